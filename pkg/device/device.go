@@ -1,0 +1,79 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package device is the model of one node's GPUs: what discovery fills in, what the resource model
+// publishes and what preparing a claim looks up.
+//
+// It holds plain values and pure functions only. It may import nothing but the standard library
+// (never os), and it promises that equal hardware gives equal values in equal order.
+package device
+
+// Inventory is one node's GPUs as they were last seen. GPUs are sorted by Index; a GPU that is lost
+// keeps the index it had.
+type Inventory struct {
+	// DriverVersion is the kernel driver's version as NVML spells it, for example "580.105.08"
+	// (nvmlSystemGetDriverVersion).
+	DriverVersion string `json:"driverVersion"`
+	// CUDADriverVersion is the highest CUDA version the driver supports as major.minor, for example
+	// "13.0" (nvmlSystemGetCudaDriverVersion_v2).
+	CUDADriverVersion string `json:"cudaDriverVersion"`
+	GPUs              []GPU  `json:"gpus"`
+}
+
+// GPU is one physical GPU.
+type GPU struct {
+	// UUID identifies the hardware for life, for example "GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c"
+	// (nvmlDeviceGetUUID). Name and ID derive from it and from nothing else.
+	UUID string `json:"uuid"`
+	// Index is NVML's index. It shifts when another GPU is lost: never an identity.
+	Index int `json:"index"`
+	// Minor is N of /dev/nvidiaN; nil where NVML has none (WSL).
+	Minor *int `json:"minor,omitempty"`
+
+	ProductName  string `json:"productName"`
+	Brand        string `json:"brand"`
+	Architecture string `json:"architecture"`
+	// ComputeCapability is CUDA's major.minor, for example "9.0".
+	ComputeCapability string `json:"computeCapability"`
+
+	// PCIBusID is lower case with a domain of four digits, for example "0000:53:00.0", as sysfs and
+	// resource.kubernetes.io/pciBusID spell it.
+	PCIBusID string `json:"pciBusID"`
+	// PCIeRoot is the root complex, for example "pci0000:50"; empty where sysfs does not tell.
+	PCIeRoot string `json:"pcieRoot,omitempty"`
+	// NUMANode is the node of the PCI device; nil where the kernel says -1 or nothing.
+	NUMANode *int `json:"numaNode,omitempty"`
+
+	// MemoryBytes is the whole framebuffer (nvmlDeviceGetMemoryInfo_v2: total).
+	MemoryBytes uint64 `json:"memoryBytes"`
+	// Multiprocessors is the number of streaming multiprocessors; 0 where NVML does not tell.
+	Multiprocessors int `json:"multiprocessors"`
+
+	// NVLinks is the number of active links (nvmlDeviceGetNvLinkState).
+	NVLinks int `json:"nvlinks"`
+	// MIGEnabled says that the GPU is in MIG mode and cannot be used whole.
+	MIGEnabled bool `json:"migEnabled,omitempty"`
+
+	// NVSwitchDomain is the published domain ID, at most 64 characters; empty for a GPU without one.
+	// Equal domains mean that the GPUs talk at NVLink speed.
+	NVSwitchDomain string `json:"nvswitchDomain,omitempty"`
+	// NVSwitchDomainSize is the number of GPUs of the domain on this node; 0 without a domain.
+	NVSwitchDomainSize int `json:"nvswitchDomainSize,omitempty"`
+
+	Health Health `json:"health"`
+}
+
+// Health says whether a GPU may be handed out. The zero value is healthy.
+type Health struct {
+	// Reason is a stable CamelCase word such as ReasonLost; empty when healthy.
+	Reason string `json:"reason,omitempty"`
+	// Message tells a person what was seen.
+	Message string `json:"message,omitempty"`
+}
+
+// ReasonLost is the reason of a GPU that was seen on this boot and does not answer any more: it fell
+// off the bus, or NVML no longer lists it.
+const ReasonLost = "Lost"
+
+// Healthy reports whether nothing is known against the GPU.
+func (h Health) Healthy() bool { return h.Reason == "" }
