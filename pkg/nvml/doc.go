@@ -1,0 +1,74 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nvml discovers the GPUs of this node: it asks NVML and sysfs and returns a
+// [device.Inventory] with NVSwitch domains.
+//
+// Beside the simulator, and pkg/cdi which hands the interface on to nvcdi, it is the only importer of
+// go-nvml. It may import pkg/device and pkg/topology, never client-go. It promises that
+//
+//   - a missing, broken, mismatched or hanging NVML is an error of type [*UnavailableError] and never
+//     a crash or a hang, and that a later [Library.Discover] starts anew;
+//   - one bad GPU never costs the others: what is known of it is returned with its Health, or it is
+//     left out, which makes device.Merge report it as lost;
+//   - equal hardware in equal state gives an equal inventory.
+//
+// # NVML calls
+//
+// An implementation of go-nvml's Interface that is passed in [Options] (a simulator) has to answer
+// these, with the methods of the same name:
+//
+//	Init, Shutdown, Extensions().LookupSymbol
+//	SystemGetDriverVersion
+//	SystemGetCudaDriverVersion_v2, else SystemGetCudaDriverVersion
+//	DeviceGetCount, DeviceGetHandleByIndex
+//
+// and of each device
+//
+//	essential: GetUUID, GetPciInfo (BusId is read, else Domain, Bus, Device), GetName, GetMemoryInfo
+//	optional:  GetMinorNumber, GetBrand, GetArchitecture, GetCudaComputeCapability,
+//	           GetNumGpuCores, GetMigMode,
+//	           GetNvLinkState for links 0 to NVLINK_MAX_LINKS-1, and for active ones
+//	           GetNvLinkRemoteDeviceType and GetNvLinkRemotePciInfo,
+//	           GetGpuFabricInfo,
+//	           GetP2PStatus(peer, P2P_CAPS_INDEX_NVLINK)
+//
+// An optional call may return any error, most naturally ERROR_NOT_SUPPORTED; what it would have told
+// is then missing. An essential call that fails, or any call that returns ERROR_GPU_IS_LOST or
+// ERROR_RESET_REQUIRED, makes the GPU unhealthy. GetMemoryInfo is the probe: it reaches the hardware,
+// while names and addresses are answered from a cache.
+//
+// NVML symbols are bound lazily, and calling one that the installed library lacks ends the process.
+// So every optional call is made only if LookupSymbol finds its C name, such as
+// "nvmlDeviceGetP2PStatus". nvmlDeviceGetGpuFabricInfoV is called only on a library that this package
+// opened itself: its Go wrapper cannot be implemented outside go-nvml.
+//
+// # Which GPUs are connected
+//
+// Two GPUs are connected at NVLink speed if
+//
+//   - both belong to one multi-node fabric: fabric state completed with status SUCCESS, equal and
+//     non-zero cluster UUID, equal clique; and neither says that all its links are down. Or else
+//   - they are linked directly: active links on either side name the other's PCI address. Or
+//   - they share an NVSwitch: active links on both sides name the same switch. Or
+//   - the driver says so, P2P_STATUS_OK, and both have active links that end at a switch or that do
+//     not tell where they end (bus ids of only F, as in virtual machines and on GB200), or NVML
+//     answers for no link at all;
+//
+// and in no case if the driver denies it: P2P status DISABLED_BY_REGKEY, NOT_SUPPORTED or one of the
+// other definite ones, which is how a fabric manager's partitions and failed access links show; or if
+// their cliques differ. ERROR returns and P2P_STATUS_UNKNOWN say nothing either way.
+//
+// A GPU keeps its domain while some of its links are down, as long as the driver keeps the peers
+// connected: it is still an order of magnitude faster than PCIe, and the attribute nvlinks shows the
+// loss. A GPU in MIG mode has none, because MIG rules out peer-to-peer access.
+//
+// Fabric states (nvmlDeviceGetGpuFabricInfo):
+//
+//	not supported, or state NOT_SUPPORTED      node-local
+//	completed, cluster UUID zero               node-local; cliques still separate
+//	completed, cluster UUID, status SUCCESS    domain "<clusterUUID>.<cliqueId>"
+//	completed, any other status                no domain, and Health.Message says why; not unhealthy:
+//	                                           nothing is known against using the GPU alone
+//	not started, in progress                   no domain yet, and Inventory.Settling is set
+package nvml
