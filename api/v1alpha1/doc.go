@@ -8,7 +8,6 @@
 // k8s.io/api and k8s.io/apimachinery only. It promises that what Decode returns is defaulted and
 // valid, and that every error names the field at fault and what to write instead.
 //
-// +k8s:deepcopy-gen=package
 // +kubebuilder:object:generate=true
 // +groupName=switchyard.dev
 package v1alpha1
