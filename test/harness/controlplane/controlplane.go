@@ -1,0 +1,232 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package controlplane runs a real Kubernetes control plane on loopback for tests and benchmarks:
+// etcd and kube-apiserver, and the scheduler and the controller manager on request. There are no
+// nodes; test/localcluster is for those, and builds the programs for both.
+//
+// It imports client-go and the harness's process package. It promises default feature gates,
+// authorization mode Node,RBAC with NodeRestriction, service accounts with signed tokens, ports of
+// its own (two control planes may run side by side) and nothing left behind after Stop but the
+// directory it was given.
+package controlplane
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/switchyard-dev/switchyard/test/harness/process"
+)
+
+// Options say what to run.
+type Options struct {
+	// BinDir holds etcd, kube-apiserver and, where asked for, kube-scheduler and
+	// kube-controller-manager. See FindBinaries.
+	BinDir string
+	// Dir is an existing, empty directory for data, certificates and logs.
+	Dir string
+	// Scheduler and ControllerManager start these programs as well.
+	Scheduler, ControllerManager bool
+}
+
+// startTimeout covers a machine that compiles on every core meanwhile.
+const startTimeout = 2 * time.Minute
+
+// ControlPlane is a running control plane.
+type ControlPlane struct {
+	dir       string
+	server    string // https://127.0.0.1:<port>
+	caFile    string
+	admin     *rest.Config
+	client    kubernetes.Interface
+	processes []*process.Process // in the order of their start
+}
+
+// adminToken stands for a user in system:masters. It is worth nothing outside this control plane.
+const adminToken = "admin"
+
+// Start returns when the API server is ready to serve. What it started before an error is stopped.
+func Start(ctx context.Context, o Options) (_ *ControlPlane, err error) {
+	cp := &ControlPlane{dir: o.Dir, caFile: filepath.Join(o.Dir, "pki", "apiserver.crt")}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("start control plane: %w", err), cp.Stop())
+		}
+	}()
+	if err := cp.writeCredentials(); err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	etcdURL := fmt.Sprintf("http://127.0.0.1:%d", ports[0])
+	cp.server = fmt.Sprintf("https://127.0.0.1:%d", ports[2])
+
+	if err := cp.run(o.BinDir, "etcd",
+		"--data-dir="+filepath.Join(o.Dir, "etcd"),
+		"--listen-client-urls="+etcdURL, "--advertise-client-urls="+etcdURL,
+		fmt.Sprintf("--listen-peer-urls=http://127.0.0.1:%d", ports[1]),
+		"--unsafe-no-fsync", "--log-level=warn",
+	); err != nil {
+		return nil, err
+	}
+	if err := cp.run(o.BinDir, "kube-apiserver",
+		"--etcd-servers="+etcdURL,
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[2]),
+		"--cert-dir="+filepath.Join(o.Dir, "pki"),
+		"--token-auth-file="+cp.tokenFile(),
+		"--service-account-key-file="+cp.serviceAccountKey(),
+		"--service-account-signing-key-file="+cp.serviceAccountKey(),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-cluster-ip-range=10.96.0.0/24",
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged=true",
+	); err != nil {
+		return nil, err
+	}
+	if err := cp.connect(ctx); err != nil {
+		return nil, err
+	}
+	return cp, cp.runControllers(o)
+}
+
+// connect waits until the API server is ready. Its certificate is its own CA and exists only after
+// its start.
+func (cp *ControlPlane) connect(ctx context.Context) error {
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, startTimeout, true, func(ctx context.Context) (bool, error) {
+		if err := cp.Err(); err != nil {
+			return false, err
+		}
+		if _, err := os.Stat(cp.caFile); err != nil {
+			return false, nil
+		}
+		if cp.client == nil {
+			cp.admin = cp.ConfigFor(adminToken)
+			client, err := kubernetes.NewForConfig(cp.admin)
+			if err != nil {
+				return false, nil // the certificate is being written
+			}
+			cp.client = client
+		}
+		_, err := cp.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+		return err == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for kube-apiserver, log in %s: %w", cp.dir, err)
+	}
+	return nil
+}
+
+func (cp *ControlPlane) runControllers(o Options) error {
+	if !o.Scheduler && !o.ControllerManager {
+		return nil
+	}
+	kubeconfig := filepath.Join(cp.dir, "admin.kubeconfig")
+	if err := cp.WriteKubeconfig(kubeconfig, adminToken); err != nil {
+		return err
+	}
+	ports, err := freePorts(2)
+	if err != nil {
+		return err
+	}
+	if o.Scheduler {
+		if err := cp.run(o.BinDir, "kube-scheduler", "--kubeconfig="+kubeconfig, "--leader-elect=false",
+			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0])); err != nil {
+			return err
+		}
+	}
+	if o.ControllerManager {
+		return cp.run(o.BinDir, "kube-controller-manager", "--kubeconfig="+kubeconfig, "--leader-elect=false",
+			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[1]),
+			"--service-account-private-key-file="+cp.serviceAccountKey(), "--root-ca-file="+cp.caFile,
+			"--use-service-account-credentials=true")
+	}
+	return nil
+}
+
+func (cp *ControlPlane) run(binDir, name string, args ...string) error {
+	p, err := process.Start(process.Options{
+		Path:    filepath.Join(binDir, name),
+		Args:    args,
+		LogFile: filepath.Join(cp.dir, name+".log"),
+	})
+	if err != nil {
+		return err
+	}
+	cp.processes = append(cp.processes, p)
+	return nil
+}
+
+// Err tells of a program of the control plane that has ended by itself.
+func (cp *ControlPlane) Err() error {
+	for _, p := range cp.processes {
+		if err := p.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stop ends all programs, the last one started first. It is an error if one of them had ended by
+// itself before.
+func (cp *ControlPlane) Stop() error {
+	err := cp.Err()
+	for i := len(cp.processes) - 1; i >= 0; i-- {
+		cp.processes[i].Kill() // there is nothing to keep, and a graceful end of the API server takes seconds
+	}
+	return err
+}
+
+// Server is the URL of the API server.
+func (cp *ControlPlane) Server() string { return cp.server }
+
+// Client acts as a user in system:masters, without client-side throttling.
+func (cp *ControlPlane) Client() kubernetes.Interface { return cp.client }
+
+func (cp *ControlPlane) tokenFile() string         { return filepath.Join(cp.dir, "tokens.csv") }
+func (cp *ControlPlane) serviceAccountKey() string { return filepath.Join(cp.dir, "sa.key") }
+
+func (cp *ControlPlane) writeCredentials() error {
+	if err := os.WriteFile(cp.tokenFile(), []byte(adminToken+",admin,admin,system:masters\n"), 0o600); err != nil {
+		return fmt.Errorf("write token file: %w", err)
+	}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return fmt.Errorf("generate service account key: %w", err)
+	}
+	encoded := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	if err := os.WriteFile(cp.serviceAccountKey(), encoded, 0o600); err != nil {
+		return fmt.Errorf("write service account key: %w", err)
+	}
+	return nil
+}
+
+// freePorts returns n TCP ports of 127.0.0.1 that nobody listens on.
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, 0, n)
+	for range n {
+		// All stay open until the last one is found, so that no port comes twice.
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("find a free port: %w", err)
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
