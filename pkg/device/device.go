@@ -8,16 +8,26 @@
 // (never os), and it promises that equal hardware gives equal values in equal order.
 package device
 
-// Inventory is one node's GPUs as they were last seen. GPUs are sorted by Index; a GPU that is lost
-// keeps the index it had.
+// Inventory is one node's GPUs as they were last seen. Discovery sorts them by Index; Merge keeps the
+// order in which they were first seen, and a GPU that is lost keeps the index it had.
 type Inventory struct {
+	// NodeName is the node whose domains are called "<node>.<n>".
+	NodeName string `json:"nodeName,omitempty"`
 	// DriverVersion is the kernel driver's version as NVML spells it, for example "580.105.08"
 	// (nvmlSystemGetDriverVersion).
 	DriverVersion string `json:"driverVersion"`
 	// CUDADriverVersion is the highest CUDA version the driver supports as major.minor, for example
-	// "13.0" (nvmlSystemGetCudaDriverVersion_v2).
+	// "13.0" (nvmlSystemGetCudaDriverVersion_v2, or without _v2 where
+	// libcuda is not installed).
 	CUDADriverVersion string `json:"cudaDriverVersion"`
 	GPUs              []GPU  `json:"gpus"`
+
+	// Settling says that a GPU is still joining the NVLink fabric (nvmlDeviceGetGpuFabricInfo: not
+	// started or in progress), so that its domain is yet to come: look again soon.
+	Settling bool `json:"-"`
+	// Unidentified tells, in a line each, why GPUs that NVML counts are not in GPUs: they do not even
+	// tell their UUID.
+	Unidentified []string `json:"-"`
 }
 
 // GPU is one physical GPU.
@@ -44,7 +54,8 @@ type GPU struct {
 	// NUMANode is the node of the PCI device; nil where the kernel says -1 or nothing.
 	NUMANode *int `json:"numaNode,omitempty"`
 
-	// MemoryBytes is the whole framebuffer (nvmlDeviceGetMemoryInfo_v2: total).
+	// MemoryBytes is the whole framebuffer (nvmlDeviceGetMemoryInfo: total); 0 where NVML does not
+	// tell, as on boards that share the system's memory.
 	MemoryBytes uint64 `json:"memoryBytes"`
 	// Multiprocessors is the number of streaming multiprocessors; 0 where NVML does not tell.
 	Multiprocessors int `json:"multiprocessors"`
@@ -59,6 +70,9 @@ type GPU struct {
 	NVSwitchDomain string `json:"nvswitchDomain,omitempty"`
 	// NVSwitchDomainSize is the number of GPUs of the domain on this node; 0 without a domain.
 	NVSwitchDomainSize int `json:"nvswitchDomainSize,omitempty"`
+	// LastDomain is the latest domain the GPU was in, and its own one while it is in one. It keeps the
+	// place of a lost GPU among its neighbours; never publish it.
+	LastDomain string `json:"lastDomain,omitempty"`
 
 	Health Health `json:"health"`
 }
@@ -67,13 +81,19 @@ type GPU struct {
 type Health struct {
 	// Reason is a stable CamelCase word such as ReasonLost; empty when healthy.
 	Reason string `json:"reason,omitempty"`
-	// Message tells a person what was seen.
+	// Message tells a person what was seen. A healthy GPU may carry one too, such as why it has no
+	// domain.
 	Message string `json:"message,omitempty"`
 }
 
-// ReasonLost is the reason of a GPU that was seen on this boot and does not answer any more: it fell
-// off the bus, or NVML no longer lists it.
-const ReasonLost = "Lost"
+const (
+	// ReasonLost is the reason of a GPU that was seen on this boot and does not answer any more: it
+	// fell off the bus (NVML_ERROR_GPU_IS_LOST), or NVML no longer lists it.
+	ReasonLost = "Lost"
+	// ReasonResetRequired is the reason of a GPU that has to be reset before it can be used again
+	// (NVML_ERROR_RESET_REQUIRED).
+	ReasonResetRequired = "ResetRequired"
+)
 
 // Healthy reports whether nothing is known against the GPU.
 func (h Health) Healthy() bool { return h.Reason == "" }

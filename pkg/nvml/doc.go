@@ -45,23 +45,25 @@
 //
 // # Which GPUs are connected
 //
-// Two GPUs are connected at NVLink speed if
+// A GPU that joined a multi-node fabric is in the domain of that fabric and clique: the fabric manager
+// put there the GPUs that reach each other. Any other two GPUs are connected at NVLink speed if
 //
-//   - both belong to one multi-node fabric: fabric state completed with status SUCCESS, equal and
-//     non-zero cluster UUID, equal clique; and neither says that all its links are down. Or else
-//   - they are linked directly: active links on either side name the other's PCI address. Or
+//   - they are linked directly: active links on both sides name the other's PCI address; one side
+//     suffices where the other hides where its links end. Or
 //   - they share an NVSwitch: active links on both sides name the same switch. Or
-//   - the driver says so, P2P_STATUS_OK, and both have active links that end at a switch or that do
-//     not tell where they end (bus ids of only F, as in virtual machines and on GB200), or NVML
-//     answers for no link at all;
+//   - the driver says so, P2P_STATUS_OK, and the links do not tell, on both sides: they end at
+//     switches, which may know further switches; they hide where they end (bus ids of only F, as in
+//     virtual machines); or NVML answers for no link at all;
 //
 // and in no case if the driver denies it: P2P status DISABLED_BY_REGKEY, NOT_SUPPORTED or one of the
 // other definite ones, which is how a fabric manager's partitions and failed access links show; or if
-// their cliques differ. ERROR returns and P2P_STATUS_UNKNOWN say nothing either way.
+// the GPUs are in different cliques of the board's fabric. An error and P2P_STATUS_UNKNOWN say nothing
+// either way. Sets of GPUs follow from the pairs as in package topology.
 //
 // A GPU keeps its domain while some of its links are down, as long as the driver keeps the peers
 // connected: it is still an order of magnitude faster than PCIe, and the attribute nvlinks shows the
-// loss. A GPU in MIG mode has none, because MIG rules out peer-to-peer access.
+// loss. A GPU whose links are all down has none, and neither has one in MIG mode, which rules out
+// peer-to-peer access.
 //
 // Fabric states (nvmlDeviceGetGpuFabricInfo):
 //

@@ -1,0 +1,131 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"fmt"
+
+	"github.com/switchyard-dev/switchyard/pkg/device"
+	"github.com/switchyard-dev/switchyard/pkg/topology"
+)
+
+// peerStatus is the driver's word on a pair of GPUs (nvmlDeviceGetP2PStatus).
+type peerStatus int
+
+const (
+	peersUnknown peerStatus = iota
+	peersConnected
+	peersDenied
+)
+
+// assignDomains sets the domain of every GPU that has one and returns whether one is yet to come. The
+// rules are in the package comment.
+func assignDomains(nodeName string, gpus []*gpu, status func(a, b *gpu) peerStatus) (settling bool) {
+	var local []*gpu
+	for _, g := range gpus {
+		if !g.Health.Healthy() {
+			continue
+		}
+		g.Health.Message = g.fabric.message
+		if g.MIGEnabled || g.links.allDown() {
+			continue
+		}
+		switch g.fabric.state {
+		case fabricJoined:
+			g.NVSwitchDomain = g.fabric.domain
+		case fabricSettling:
+			settling = true
+		case fabricFailed:
+			// none
+		case fabricNone, fabricLocal:
+			local = append(local, g)
+		}
+	}
+
+	graph, err := linkGraph(local, status)
+	if err != nil {
+		for _, g := range local {
+			g.Health.Message = "NVSwitch domain unknown: " + err.Error()
+		}
+	} else {
+		for n, domain := range topology.Domains(graph) {
+			for _, i := range domain {
+				local[i].NVSwitchDomain = device.LocalDomain(nodeName, n)
+			}
+		}
+	}
+
+	sizes := map[string]int{}
+	for _, g := range gpus {
+		sizes[g.NVSwitchDomain]++
+	}
+	for _, g := range gpus {
+		if g.NVSwitchDomain != "" {
+			g.NVSwitchDomainSize = sizes[g.NVSwitchDomain]
+		}
+	}
+	return settling
+}
+
+// linkGraph returns which of the GPUs are connected at NVLink speed inside this node.
+func linkGraph(gpus []*gpu, status func(a, b *gpu) peerStatus) (topology.Graph, error) {
+	matrix := make([][]topology.Connection, len(gpus))
+	for i := range matrix {
+		matrix[i] = make([]topology.Connection, len(gpus))
+		matrix[i][i].Level = topology.Self
+	}
+	for i, a := range gpus {
+		for j, b := range gpus[:i] {
+			matrix[i][j].NVLinks = connected(a, b, status)
+			matrix[j][i].NVLinks = matrix[i][j].NVLinks
+		}
+	}
+	// A node-local domain of one would tell nobody anything, so no port is declared as switched.
+	graph, err := topology.NewGraph(matrix, nil)
+	if err != nil {
+		return topology.Graph{}, fmt.Errorf("connect GPUs: %w", err)
+	}
+	return graph, nil
+}
+
+// connected returns the number of NVLinks between two GPUs of one node, counted as topology does, and 0
+// if they are not connected at NVLink speed.
+func connected(a, b *gpu, status func(a, b *gpu) peerStatus) int {
+	if a.fabric.state == fabricLocal && b.fabric.state == fabricLocal && a.fabric.clique != b.fabric.clique {
+		return 0
+	}
+	direct := directLinks(a, b)
+	shared := 0
+	for address, n := range a.links.switches {
+		shared += min(n, b.links.switches[address])
+	}
+	unknown := a.links.throughUnknown() && b.links.throughUnknown()
+	if direct+shared == 0 && !unknown {
+		return 0
+	}
+	switch status(a, b) {
+	case peersDenied:
+		return 0
+	case peersConnected:
+		if direct+shared == 0 {
+			return max(1, min(a.links.active, b.links.active))
+		}
+	case peersUnknown:
+		// the links decide
+	}
+	return direct + shared
+}
+
+// directLinks returns the number of links between the two GPUs. Both ends have to agree that a link is
+// active, unless one of them does not tell where its links end.
+func directLinks(a, b *gpu) int {
+	if a.PCIBusID == "" || b.PCIBusID == "" {
+		return 0
+	}
+	there, back := a.links.gpus[b.PCIBusID], b.links.gpus[a.PCIBusID]
+	if a.links.hidden > 0 || b.links.hidden > 0 {
+		return max(there, back)
+	}
+	return min(there, back)
+}
