@@ -63,7 +63,7 @@ func Merge(known, seen Inventory) Inventory {
 
 // update returns the GPU as seen now, completed from what was known where it does not answer.
 func update(old, now GPU) GPU {
-	now.LastDomain = cmp.Or(now.LastDomain, old.LastDomain)
+	now.LastDomain = cmp.Or(now.LastDomain, old.NVSwitchDomain, old.LastDomain)
 	if now.Health.Healthy() {
 		return now
 	}
@@ -83,6 +83,7 @@ func update(old, now GPU) GPU {
 
 // lose returns a known GPU as one that is not seen any more.
 func lose(old GPU) GPU {
+	old.LastDomain = cmp.Or(old.NVSwitchDomain, old.LastDomain)
 	old.NVSwitchDomain = ""
 	old.NVLinks = 0
 	if old.Health.Reason != ReasonLost {
