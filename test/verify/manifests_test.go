@@ -1,0 +1,207 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build verify
+
+package verify
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+// decode reads YAML documents as the objects they claim to be. An unknown kind or field is an error, as is
+// a field that is set twice.
+func decode(content string) ([]runtime.Object, error) {
+	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(content)))
+	var objects []runtime.Object
+	for i := 1; ; i++ {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("document %d: %w", i, err)
+		}
+		object, _, err := decoder.Decode(document, nil, nil)
+		if err != nil {
+			return nil, fmt.Errorf("document %d: %w", i, err)
+		}
+		if err := opaqueConfigs(object); err != nil {
+			return nil, fmt.Errorf("document %d: %w", i, err)
+		}
+		objects = append(objects, object)
+	}
+}
+
+// opaqueConfigs decodes what an object configures for our driver as the driver does.
+func opaqueConfigs(object runtime.Object) error {
+	var configs []resourceapi.DeviceConfiguration
+	switch o := object.(type) {
+	case *resourceapi.DeviceClass:
+		for _, config := range o.Spec.Config {
+			configs = append(configs, config.DeviceConfiguration)
+		}
+	case *resourceapi.ResourceClaim:
+		for _, config := range o.Spec.Devices.Config {
+			configs = append(configs, config.DeviceConfiguration)
+		}
+	case *resourceapi.ResourceClaimTemplate:
+		for _, config := range o.Spec.Spec.Devices.Config {
+			configs = append(configs, config.DeviceConfiguration)
+		}
+	}
+	for _, config := range configs {
+		if config.Opaque == nil || config.Opaque.Driver != v1alpha1.DriverName {
+			continue
+		}
+		if _, err := v1alpha1.Decode(config.Opaque.Parameters.Raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var manifestFolders = []string{"deployments/manifests", "test/manifests", "demo/manifests"}
+
+func TestManifestsAreWhatTheySay(t *testing.T) {
+	for _, file := range files(t, []string{".yaml"}, manifestFolders...) {
+		if filepath.Base(file) == "kustomization.yaml" {
+			continue
+		}
+		if _, err := decode(read(t, file)); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
+
+// example is a block of YAML in Markdown.
+var example = regexp.MustCompile("(?s)```yaml\n(.*?)```")
+
+func TestExamplesInDocumentationAreWhatTheySay(t *testing.T) {
+	checked := 0
+	for _, file := range files(t, []string{".md"}) {
+		for _, match := range example.FindAllStringSubmatch(read(t, file), -1) {
+			if !strings.Contains(match[1], "apiVersion: ") {
+				continue // a fragment
+			}
+			checked++
+			if _, err := decode(match[1]); err != nil {
+				t.Errorf("%s: %v in\n%s", file, err, match[1])
+			}
+		}
+	}
+	if checked == 0 {
+		t.Error("no example found: the check checked nothing")
+	}
+}
+
+func TestDecodeRefusesWhatKubernetesWouldDrop(t *testing.T) {
+	tests := map[string]struct{ content, want string }{
+		"an unknown field": {"apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\nspecs: {}", `unknown field "specs"`},
+		"an unknown kind":  {"apiVersion: v1\nkind: Namespaze\nmetadata: {name: a}", "no kind"},
+		"a field twice":    {"apiVersion: v1\nkind: Namespace\nmetadata: {name: a, name: b}", "already set"},
+		"an unknown field in our own configuration": {"apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: a}\n" +
+			"spec: {config: [{opaque: {driver: gpu.switchyard.dev, parameters: {apiVersion: switchyard.dev/v1alpha1, kind: GPUConfig, sharring: {}}}}]}", "sharring"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, err := decode(test.content); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want one with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestKustomizationsListEveryManifest(t *testing.T) {
+	for _, file := range files(t, []string{".yaml"}, manifestFolders...) {
+		if filepath.Base(file) != "kustomization.yaml" {
+			continue
+		}
+		var kustomization struct {
+			Resources []string
+			Patches   []struct{ Path string }
+		}
+		if err := yaml.Unmarshal([]byte(read(t, file)), &kustomization); err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		listed := slices.Clone(kustomization.Resources)
+		for _, patch := range kustomization.Patches {
+			listed = append(listed, patch.Path)
+		}
+		entries, err := os.ReadDir(filepath.Join(root, filepath.Dir(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			if name := entry.Name(); name != "kustomization.yaml" && !entry.IsDir() && !slices.Contains(listed, name) {
+				t.Errorf("%s does not list %s", file, name)
+			}
+		}
+		for _, name := range listed {
+			if _, err := os.Stat(filepath.Join(root, filepath.Dir(file), name)); name != "" && err != nil {
+				t.Errorf("%s lists %s: %v", file, name, err)
+			}
+		}
+	}
+}
+
+// object returns the only object of a type in the manifests of the node plugin.
+func object[T runtime.Object](t *testing.T) T {
+	t.Helper()
+	var found []T
+	for _, file := range files(t, []string{".yaml"}, "deployments/manifests") {
+		if filepath.Base(file) == "kustomization.yaml" {
+			continue
+		}
+		objects, err := decode(read(t, file))
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, o := range objects {
+			if typed, ok := o.(T); ok {
+				found = append(found, typed)
+			}
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("found %d %T, want 1", len(found), *new(T))
+	}
+	return found[0]
+}
+
+// A policy that names another service account than the DaemonSet uses would hold nobody back.
+func TestNodePolicyBindsTheServiceAccountOfTheDaemonSet(t *testing.T) {
+	daemonSet := object[*appsv1.DaemonSet](t)
+	policy := object[*admissionv1.ValidatingAdmissionPolicy](t)
+	binding := object[*admissionv1.ValidatingAdmissionPolicyBinding](t)
+
+	account := fmt.Sprintf("%q", "system:serviceaccount:"+daemonSet.Namespace+":"+daemonSet.Spec.Template.Spec.ServiceAccountName)
+	if condition := policy.Spec.MatchConditions[0].Expression; !strings.Contains(condition, account) {
+		t.Errorf("the policy applies to %s, the DaemonSet runs as %s", condition, account)
+	}
+	if binding.Spec.PolicyName != policy.Name {
+		t.Errorf("the binding names policy %s, want %s", binding.Spec.PolicyName, policy.Name)
+	}
+}
