@@ -1,0 +1,201 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	// Namespace is where the driver runs.
+	Namespace = "switchyard-system"
+	// PluginLabel selects the driver's pods.
+	PluginLabel = "app.kubernetes.io/component=kubelet-plugin"
+
+	pluginDaemonSet = "switchyard-kubelet-plugin"
+	rolloutTimeout  = 2 * time.Minute
+)
+
+// Build builds the cluster's programs unless they are cached, and returns a line that says what they are.
+func (c *Cluster) Build(ctx context.Context) (string, error) {
+	return c.localcluster(ctx, "build")
+}
+
+// Up starts the cluster, or heals one that is there, and connects to it.
+func (c *Cluster) Up(ctx context.Context) error {
+	if _, err := c.localcluster(ctx, "up"); err != nil {
+		return err
+	}
+	return c.connect(ctx)
+}
+
+func (c *Cluster) connect(ctx context.Context) error {
+	var err error
+	if c.config, err = c.localcluster(ctx, "kubeconfig"); err != nil {
+		return err
+	}
+	bin, err := c.localcluster(ctx, "kubeconfig", "--bin-dir")
+	if err != nil {
+		return err
+	}
+	c.kubectl = filepath.Join(bin, "kubectl")
+	rest, err := clientcmd.BuildConfigFromFlags("", c.config)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", c.config, err)
+	}
+	rest.QPS = -1
+	c.Client, err = kubernetes.NewForConfig(rest)
+	return err
+}
+
+// Down removes the cluster.
+func (c *Cluster) Down(ctx context.Context) error {
+	_, err := c.localcluster(ctx, "down")
+	return err
+}
+
+// Install runs the driver on every node on simulated GPUs: eight H100 in one NVSwitch domain on node-a, eight A100 in
+// two domains of four on node-b.
+func (c *Cluster) Install(ctx context.Context) error {
+	return c.install(ctx, "test/manifests/sim", "localhost/switchyard-sim:dev", "bin/switchyard-sim")
+}
+
+// InstallForCrashes is Install with the build that can be told to die at a step.
+func (c *Cluster) InstallForCrashes(ctx context.Context) error {
+	return c.install(ctx, "test/manifests/crashpoints", "localhost/switchyard-sim:crashpoints", "build/crashpoints/switchyard-sim")
+}
+
+func (c *Cluster) install(ctx context.Context, overlay, tag, program string) error {
+	archive := filepath.Join(c.root, "build", filepath.Base(overlay)+".tar")
+	if _, err := c.localcluster(ctx, "image", "build", "--tag", tag, "--output", archive, program, "bin/nvidia-cdi-hook"); err != nil {
+		return err
+	}
+	if _, err := c.localcluster(ctx, "image", "load", archive); err != nil {
+		return err
+	}
+	if _, err := c.Kubectl(ctx, "apply", "-k", overlay); err != nil {
+		return err
+	}
+	return c.WaitPlugins(ctx, rolloutTimeout)
+}
+
+// WaitPlugins waits until the driver's newest version runs on every node, and nothing else of it does.
+func (c *Cluster) WaitPlugins(ctx context.Context, timeout time.Duration) error {
+	return c.Until(ctx, timeout, "the driver to run on every node", func(ctx context.Context) (bool, error) {
+		ds, err := c.Client.AppsV1().DaemonSets(Namespace).Get(ctx, pluginDaemonSet, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		pods, err := c.Pods(ctx, Namespace, PluginLabel)
+		if err != nil {
+			return false, err
+		}
+		s, want := ds.Status, ds.Status.DesiredNumberScheduled
+		if s.ObservedGeneration >= ds.Generation && want > 0 && s.UpdatedNumberScheduled == want && s.NumberReady == want && len(pods) == int(want) {
+			return true, nil
+		}
+		var states []string
+		for i := range pods {
+			states = append(states, fmt.Sprintf("%s is %s (%s)", pods[i].Name, pods[i].Status.Phase, c.lastEvent(ctx, &pods[i])))
+		}
+		return false, errors.New(strings.Join(states, "; "))
+	})
+}
+
+// RestartPlugins starts a rolling update of the driver, as kubectl rollout restart does.
+func (c *Cluster) RestartPlugins(ctx context.Context) error {
+	_, err := c.Kubectl(ctx, "rollout", "restart", "-n", Namespace, "daemonset/"+pluginDaemonSet)
+	return err
+}
+
+// StopPlugins takes the driver off every node and waits until it is gone.
+func (c *Cluster) StopPlugins(ctx context.Context) error {
+	if err := c.patchPlugins(ctx, `{"spec":{"template":{"spec":{"nodeSelector":{"switchyard.dev/stopped":"true"}}}}}`); err != nil {
+		return err
+	}
+	return c.Until(ctx, rolloutTimeout, "the driver to be gone", func(ctx context.Context) (bool, error) {
+		pods, err := c.Pods(ctx, Namespace, PluginLabel)
+		return len(pods) == 0, err
+	})
+}
+
+// StartPlugins brings the driver back after StopPlugins.
+func (c *Cluster) StartPlugins(ctx context.Context) error {
+	if err := c.patchPlugins(ctx, `{"spec":{"template":{"spec":{"nodeSelector":{"switchyard.dev/stopped":null}}}}}`); err != nil {
+		return err
+	}
+	return c.WaitPlugins(ctx, rolloutTimeout)
+}
+
+func (c *Cluster) patchPlugins(ctx context.Context, patch string) error {
+	_, err := c.Client.AppsV1().DaemonSets(Namespace).Patch(ctx, pluginDaemonSet, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+// PluginLog returns the last lines of the driver's log on a node.
+func (c *Cluster) PluginLog(ctx context.Context, node string) (string, error) {
+	pods, err := c.Pods(ctx, Namespace, PluginLabel)
+	if err != nil {
+		return "", err
+	}
+	var log strings.Builder
+	for _, p := range pods {
+		if p.Spec.NodeName == node {
+			out, err := c.Kubectl(ctx, "logs", "-n", Namespace, p.Name, "--tail=60")
+			fmt.Fprintf(&log, "%s\n%s\n", p.Name, out)
+			if err != nil {
+				fmt.Fprintln(&log, err)
+			}
+		}
+	}
+	return log.String(), nil
+}
+
+// Node stops, starts, reboots, cuts off or heals a node and waits until that is done.
+func (c *Cluster) Node(ctx context.Context, action, node string) error {
+	_, err := c.localcluster(ctx, "node", action, node)
+	return err
+}
+
+// NodeExec runs a command in the node's network and mount namespaces.
+func (c *Cluster) NodeExec(ctx context.Context, node string, command ...string) (string, error) {
+	return c.localcluster(ctx, append([]string{"node", "exec", node, "--"}, command...)...)
+}
+
+// KillPlugin kills the node's plugin process as by kill -9. The process is found through the runtime: PID 1 of a container
+// cannot be killed from inside.
+func (c *Cluster) KillPlugin(ctx context.Context, node string) error {
+	pods, err := c.Pods(ctx, Namespace, PluginLabel)
+	if err != nil {
+		return err
+	}
+	for _, p := range pods {
+		if p.Spec.NodeName != node || len(p.Status.ContainerStatuses) == 0 {
+			continue
+		}
+		id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
+		line := fmt.Sprintf(`kill -9 $(ctr -n k8s.io tasks list | awk '$1 == "%s" {print $2}')`, id)
+		_, err := c.NodeExec(ctx, node, "sh", "-c", line)
+		return err
+	}
+	return fmt.Errorf("no plugin pod on %s", node)
+}
+
+// LogDir is where the cluster's programs log.
+func (c *Cluster) LogDir() string { return "see bin/localcluster status" }
+
+// ShellHint are the lines that make kubectl speak to the cluster.
+func (c *Cluster) ShellHint() string {
+	return fmt.Sprintf("  export KUBECONFIG=%s\n  export PATH=%s:$PATH", c.config, filepath.Dir(c.kubectl))
+}
