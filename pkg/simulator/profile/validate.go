@@ -17,7 +17,7 @@ import (
 const MaxGPUs = 64
 
 // MaxLinksPerGPU is NVML's limit on the NVLinks of a GPU (NVML_NVLINK_MAX_LINKS).
-const MaxLinksPerGPU = 18
+const MaxLinksPerGPU = 36
 
 var (
 	busIDPattern    = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
