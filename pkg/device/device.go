@@ -73,6 +73,9 @@ type GPU struct {
 	// LastDomain is the latest domain the GPU was in, and its own one while it is in one. It keeps the
 	// place of a lost GPU among its neighbours; never publish it.
 	LastDomain string `json:"lastDomain,omitempty"`
+	// Batch counts, from 0, which discovery of this boot found the GPU first, of those that found new
+	// ones. GPUs of one batch share slices with nobody else, so that no slice ever gains a device.
+	Batch int `json:"batch,omitempty"`
 
 	Health Health `json:"health"`
 }

@@ -15,8 +15,8 @@ import (
 //   - A known GPU that is not seen is lost: it stays listed with all that is known of it, loses its
 //     links and its domain, and is unhealthy. So the number of devices never falls.
 //   - A seen GPU replaces the known one. What an unhealthy GPU no longer answers is kept as it was.
-//   - GPUs keep their order: known ones first, new ones behind, by index. An index says little about a
-//     GPU once another is lost.
+//   - GPUs keep their order: known ones first, new ones behind, by index, in a batch of their own. An
+//     index says little about a GPU once another is lost.
 //   - A node-local domain keeps its number while any of its GPUs stay in it, and a number is not given
 //     to other GPUs: of two halves of a domain that fell apart, the one with the larger part of it
 //     keeps the number, and the other gets a new one.
@@ -54,8 +54,14 @@ func Merge(known, seen Inventory) Inventory {
 			add(lose(old))
 		}
 	}
+	batch := 0
+	for _, old := range known.GPUs {
+		batch = max(batch, old.Batch+1)
+	}
 	for _, gpu := range seen.GPUs {
-		add(fresh[gpu.UUID])
+		gpu = fresh[gpu.UUID]
+		gpu.Batch = batch
+		add(gpu)
 	}
 	countDomains(merged.GPUs)
 	return merged
@@ -64,6 +70,7 @@ func Merge(known, seen Inventory) Inventory {
 // update returns the GPU as seen now, completed from what was known where it does not answer.
 func update(old, now GPU) GPU {
 	now.LastDomain = cmp.Or(now.LastDomain, old.NVSwitchDomain, old.LastDomain)
+	now.Batch = old.Batch
 	if now.Health.Healthy() {
 		return now
 	}

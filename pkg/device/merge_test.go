@@ -221,6 +221,21 @@ func TestMergeKeepsTheReasonOfAGPUThatIsLostAnyway(t *testing.T) {
 	}
 }
 
+func TestMergePutsGPUsThatAppearLaterIntoABatchOfTheirOwn(t *testing.T) {
+	all := node("", "", "", "")
+	inventory := device.Merge(device.Inventory{}, without(all, "GPU-1", "GPU-3"))
+	inventory = device.Merge(inventory, without(all, "GPU-3"))
+	inventory = device.Merge(inventory, without(all, "GPU-0", "GPU-3"))
+	inventory = device.Merge(inventory, all)
+	got := map[string]int{}
+	for _, gpu := range inventory.GPUs {
+		got[gpu.UUID] = gpu.Batch
+	}
+	if want := map[string]int{"GPU-0": 0, "GPU-2": 0, "GPU-1": 1, "GPU-3": 2}; !reflect.DeepEqual(got, want) {
+		t.Errorf("batches %v, want %v", got, want)
+	}
+}
+
 func TestLocalDomain(t *testing.T) {
 	long := strings.Repeat("a", 253)
 	for name, test := range map[string]struct {
