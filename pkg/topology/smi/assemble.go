@@ -34,14 +34,18 @@ func (p *parser) checkMissingRows() error {
 			}
 		}
 		for _, l := range p.strays {
-			if first := l.words()[0]; l.number > from && l.number < to {
+			if first := l.words[0]; l.number > from && l.number < to {
 				return &ParseError{l.number, first.column, fmt.Sprintf("%s; this line starts with %q", msg, excerpt(first.text))}
 			}
 		}
 		if next != nil {
 			return &ParseError{next.line.number, next.label.column, msg + " before this one"}
 		}
-		return &ParseError{p.lastRow.number + 1, 1, msg + "; the matrix ends here"}
+		last := p.header.line.number
+		for _, r := range p.rows {
+			last = max(last, r.line.number)
+		}
+		return &ParseError{last + 1, 1, msg + "; the rows of GPUs end here"}
 	}
 	return nil
 }
@@ -86,16 +90,24 @@ func (p *parser) assemble() (*Matrix, error) {
 	return m, nil
 }
 
-// asymmetry reports two mirrored cells that differ, at the later of the two.
+// asymmetry reports two mirrored cells that differ: at the one whose row has too
+// few or too many cells, so that the others may have moved, else at the later.
 func (p *parser) asymmetry(r row, column device, mirror row, mirrorColumn device) error {
 	value := func(r row, d device) value { return r.values[p.header.index(d)] }
-	if mirror.line.number > r.line.number {
+	later := mirror.line.number > r.line.number
+	if r.miscounted() != mirror.miscounted() {
+		later = mirror.miscounted()
+	}
+	if later {
 		r, column, mirror, mirrorColumn = mirror, mirrorColumn, r, column
 	}
 	v, other := value(r, column), value(mirror, mirrorColumn)
-	return &ParseError{r.line.number, v.column, fmt.Sprintf(
-		"row %s, column %s is %s, but row %s, column %s is %s (line %d, column %d): expected the same",
-		r.label.text, column.label, v.text, mirror.label.text, mirrorColumn.label, other.text, mirror.line.number, other.column)}
+	msg := fmt.Sprintf("row %s, column %s is %s, but row %s, column %s is %s (line %d, column %d): expected the same",
+		r.label.text, column.label, v.text, mirror.label.text, mirrorColumn.label, other.text, mirror.line.number, other.column)
+	if r.miscounted() {
+		msg += fmt.Sprintf("; row %s has %d cells for %d columns, so cells may have moved", r.label.text, r.count(), len(r.values))
+	}
+	return &ParseError{r.line.number, v.column, msg}
 }
 
 func (h *header) index(d device) int { return slices.Index(h.devices, d) }
@@ -104,8 +116,8 @@ func (h *header) index(d device) int { return slices.Index(h.devices, d) }
 func (p *parser) warnAboutTheRest(m *Matrix, headerAt int) {
 	for _, l := range p.strays {
 		if l.number < p.lastRow.number {
-			w := l.words()[0]
-			p.warn(l.number, w.column, fmt.Sprintf("no row of the matrix: %q is left out", excerpt(l.text())))
+			w := l.words[0]
+			p.warn(l.number, w.column, fmt.Sprintf("no row of the matrix: %q is left out", excerpt(l.text)))
 		}
 	}
 	for i, gpu := range m.GPUs {
@@ -142,7 +154,7 @@ func (p *parser) warnIfNVLinkIsHidden(m *Matrix, headerAt int) {
 	}
 	const hides = "which hides NVLink, so no NVSwitch domain can be seen: use nvidia-smi topo -m"
 	for _, l := range p.lines[:headerAt] {
-		if pcieOnly.MatchString(l.text()) {
+		if pcieOnly.MatchString(l.text) {
 			p.warn(l.number, 1, "this is the output of nvidia-smi topo -mp, "+hides)
 			return
 		}

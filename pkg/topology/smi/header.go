@@ -146,7 +146,7 @@ func splitGlued(words []word) []word {
 func (p *parser) findHeader() (int, error) {
 	var first *line
 	for i, l := range p.lines {
-		words := l.words()
+		words := l.words
 		if len(words) == 0 || l.comment() {
 			continue
 		}
@@ -165,18 +165,18 @@ func (p *parser) findHeader() (int, error) {
 		return 0, &ParseError{Msg: "empty input: expected the output of nvidia-smi topo -m"}
 	}
 	return 0, &ParseError{first.number, 1, fmt.Sprintf(
-		"no topology matrix found: expected the output of nvidia-smi topo -m with a line that names the columns (GPU0, GPU1, …); the input starts with %q", excerpt(first.text()))}
+		"no topology matrix found: expected the output of nvidia-smi topo -m with a line that names the columns (GPU0, GPU1, …); the input starts with %q", excerpt(first.text))}
 }
 
 // startsMatrix reports whether line i is a header. A line with words that are
 // no labels counts only if a row follows.
 func (p *parser) startsMatrix(i int) bool {
-	maybe, certain := isHeader(p.lines[i].words())
+	maybe, certain := isHeader(p.lines[i].words)
 	if !maybe || certain {
 		return certain
 	}
 	for _, l := range p.lines[i+1:] {
-		if words := l.words(); len(words) > 0 {
+		if words := l.words; len(words) > 0 {
 			return isGPURow(words)
 		}
 	}
@@ -186,7 +186,7 @@ func (p *parser) startsMatrix(i int) bool {
 // readHeader reads the names of the columns.
 func (p *parser) readHeader(l line) (*header, error) {
 	h := &header{line: l, nics: map[string]int{}}
-	for _, c := range l.cells() {
+	for _, c := range l.cells {
 		words := splitGlued(c.words)
 		if len(words) == 0 && h.affinities == nil && !h.affinityUnknown {
 			// A column whose name was lost, unless nothing follows.
@@ -201,8 +201,8 @@ func (p *parser) readHeader(l line) (*header, error) {
 			h.devices = append(h.devices, device{label: w.text, gpu: gpuNumber(w.text), column: w.column, start: w.start})
 		}
 	}
-	for n := len(h.devices); n > 0 && h.devices[n-1].label == ""; n-- {
-		h.devices = h.devices[:n-1]
+	if h.affinities == nil && !h.affinityUnknown {
+		h.dropTrailingTabs()
 	}
 	if len(h.devices) > maxColumns {
 		return nil, &ParseError{l.number, h.devices[maxColumns].column, fmt.Sprintf("%d columns: expected at most %d", len(h.devices), maxColumns)}
@@ -235,6 +235,13 @@ func (p *parser) readHeader(l line) (*header, error) {
 			"%d GPU columns: expected at most %d", len(h.gpus), topology.MaxGPUs)}
 	}
 	return h, nil
+}
+
+// dropTrailingTabs forgets columns without a name that nothing follows.
+func (h *header) dropTrailingTabs() {
+	for n := len(h.devices); n > 0 && h.devices[n-1].label == ""; n-- {
+		h.devices = h.devices[:n-1]
+	}
 }
 
 // readAffinityNames reads the names of columns behind those of the devices.

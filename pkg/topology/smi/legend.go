@@ -23,7 +23,7 @@ func (g *legend) started() bool { return g.line > 0 || g.nics != nil }
 
 // read reads a line if it belongs to a legend.
 func (g *legend) read(l line) bool {
-	text := l.text()
+	text := l.text
 	switch text {
 	case "Legend:":
 		g.line, g.inNICs = l.number, false

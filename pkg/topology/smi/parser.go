@@ -60,7 +60,7 @@ func (p *parser) parse() (*Matrix, error) {
 // readLine reads a line after the header.
 func (p *parser) readLine(i int) error {
 	l := p.lines[i]
-	words := l.words()
+	words := l.words
 	if len(words) == 0 || l.comment() {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (p *parser) readLine(i int) error {
 // startsAnotherMatrix reports whether line i is a second header, and not a
 // damaged row.
 func (p *parser) startsAnotherMatrix(i int) bool {
-	words := p.lines[i].words()
+	words := p.lines[i].words
 	if _, certain := isHeader(words); !certain || len(words) < 2 {
 		return false
 	}
@@ -161,7 +161,7 @@ func isP2PStatus(text string) bool {
 
 // readNICRow checks a NIC's row. Nothing of it is kept.
 func (p *parser) readNICRow(l line) {
-	label := l.words()[0]
+	label := l.words[0]
 	if p.nicRows[label.text] {
 		p.warn(l.number, label.column, fmt.Sprintf("row %s appears twice: expected every NIC once", label.text))
 		return

@@ -44,13 +44,13 @@ const (
 
 // sortRow sorts the cells of a row into the columns of the header.
 func (h *header) sortRow(l line) row {
-	cells := l.cells()
+	cells := l.cells
 	r := row{line: l, label: cells[0].words[0], tailStart: -1}
 	r.tabbed = h.isTabbed(cells)
 	if r.tabbed {
 		h.sortTabbed(&r, cells[1:])
 	} else {
-		h.sortWords(&r, l.words()[1:])
+		h.sortWords(&r, l.words[1:])
 	}
 	for len(r.tail) > 0 && isConnection(r.tail[0].text) {
 		r.extra++
@@ -173,6 +173,20 @@ func (h *header) place(label word, words []word) ([]int, bool) {
 	}
 	return columns, true
 }
+
+// count returns the number of device cells in the row.
+func (r row) count() int {
+	n := len(r.values) + r.extra
+	for _, v := range r.values {
+		if v.state == cutOff {
+			n--
+		}
+	}
+	return n
+}
+
+// miscounted reports whether the row has too few or too many device cells.
+func (r row) miscounted() bool { return r.count() != len(r.values) }
 
 // checkCount reports a row with too few or too many cells where the GPU×GPU
 // block itself is not concerned.

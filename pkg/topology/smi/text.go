@@ -17,8 +17,13 @@ const tabStop = 8
 // line is one line of the input without what a terminal would not show.
 type line struct {
 	number int // from 1
-	chars  []char
 	end    int // column behind the last character
+	// cells are the parts between tabs, without the empty ones at the
+	// beginning: a missing leading tab and an indented block make no
+	// difference.
+	cells []cell
+	words []word
+	text  string // the words, separated by one blank
 }
 
 // char is a visible character, a blank or a tab.
@@ -74,6 +79,7 @@ func splitLines(input string) []line {
 func newLine(number int, text string) line {
 	l := line{number: number}
 	hidden := escapes.FindAllStringIndex(text, -1)
+	chars := make([]char, 0, len(text))
 	column, start := 0, 0
 	for offset, r := range text {
 		column++
@@ -95,35 +101,31 @@ func newLine(number int, text string) line {
 		default:
 			start++
 		}
-		l.chars = append(l.chars, c)
+		chars = append(chars, c)
 	}
-	for len(l.chars) > 0 && l.chars[len(l.chars)-1].r == ' ' {
-		l.chars = l.chars[:len(l.chars)-1]
+	for len(chars) > 0 && chars[len(chars)-1].r == ' ' {
+		chars = chars[:len(chars)-1]
 	}
 	l.end = 1
-	if n := len(l.chars); n > 0 {
-		l.end = l.chars[n-1].column + 1
+	if n := len(chars); n > 0 {
+		l.end = chars[n-1].column + 1
 	}
+	l.cells = splitCells(chars, l.end)
+	for _, c := range l.cells {
+		l.words = append(l.words, c.words...)
+	}
+	l.text = joinWords(l.words)
 	return l
 }
 
-// words returns the words of the line.
-func (l line) words() []word {
-	var words []word
-	for _, c := range l.cells() {
-		words = append(words, c.words...)
-	}
-	return words
-}
-
-// cells returns the parts of the line between tabs, without the empty ones at
-// its beginning: a missing leading tab and an indented block make no difference.
-func (l line) cells() []cell {
+// splitCells splits characters at tabs, and what is between at blanks. end is
+// the column behind the last character.
+func splitCells(chars []char, end int) []cell {
 	var cells []cell
 	current, wordAt := cell{}, -1
 	endWord := func(i int) {
 		if wordAt >= 0 {
-			current.words = append(current.words, newWord(l.chars[wordAt:i]))
+			current.words = append(current.words, newWord(chars[wordAt:i]))
 			wordAt = -1
 		}
 	}
@@ -137,7 +139,7 @@ func (l line) cells() []cell {
 		}
 		current = cell{}
 	}
-	for i, c := range l.chars {
+	for i, c := range chars {
 		switch {
 		case c.r == '\t':
 			endWord(i)
@@ -148,8 +150,8 @@ func (l line) cells() []cell {
 			wordAt = i
 		}
 	}
-	endWord(len(l.chars))
-	endCell(l.end)
+	endWord(len(chars))
+	endCell(end)
 	return cells
 }
 
@@ -161,11 +163,8 @@ func newWord(chars []char) word {
 	return word{text: string(runes), column: chars[0].column, start: chars[0].start}
 }
 
-// text returns the line's words, separated by one blank.
-func (l line) text() string { return joinWords(l.words()) }
-
 // comment reports whether the line is a comment.
-func (l line) comment() bool { return strings.HasPrefix(l.text(), "#") }
+func (l line) comment() bool { return strings.HasPrefix(l.text, "#") }
 
 // excerpt shortens text for a message.
 func excerpt(text string) string {
