@@ -1,0 +1,294 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cgroup creates, searches and removes the cluster's part of the
+// machine's control groups, on cgroup v1, on v2, and on hosts that mount both.
+// The cluster's processes all live below Base: that, and not a process's name,
+// tells what a killed cluster left behind. It imports only the standard
+// library and golang.org/x/sys/unix.
+package cgroup
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Base is the group, in every hierarchy, that holds the whole cluster.
+const Base = "/switchyard"
+
+// initGroup holds a sandbox's own services. On cgroup v2 processes may only
+// live in leaves, and the kubelet makes the pods' groups beside it.
+const initGroup = "init"
+
+// Hierarchy is one mounted cgroup tree.
+type Hierarchy struct {
+	// Mountpoint is where it is mounted.
+	Mountpoint string
+	// V2 tells the unified hierarchy from those of v1.
+	V2 bool
+	// Cpuset is true for the v1 hierarchy whose groups need CPUs and memory
+	// nodes before they accept processes.
+	Cpuset bool
+}
+
+// ParseHierarchies finds the cgroup mounts in the contents of
+// /proc/self/mountinfo. A v2 mount that only accompanies v1 (a "hybrid" host)
+// is left out: it has no controllers and container runtimes ignore it.
+func ParseHierarchies(mountinfo io.Reader) ([]Hierarchy, error) {
+	var v1, v2 []Hierarchy
+	seen := map[string]bool{}
+	lines := bufio.NewScanner(mountinfo)
+	for lines.Scan() {
+		left, right, ok := strings.Cut(lines.Text(), " - ")
+		if !ok {
+			continue
+		}
+		mount, super := strings.Fields(left), strings.Fields(right)
+		if len(mount) < 5 || len(super) < 3 || seen[mount[4]] {
+			continue
+		}
+		switch super[0] {
+		case "cgroup":
+			cpuset := slices.Contains(strings.Split(super[2], ","), "cpuset")
+			v1 = append(v1, Hierarchy{Mountpoint: mount[4], Cpuset: cpuset})
+		case "cgroup2":
+			v2 = append(v2, Hierarchy{Mountpoint: mount[4], V2: true})
+		default:
+			continue
+		}
+		seen[mount[4]] = true
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read mount table: %w", err)
+	}
+	if len(v1) > 0 {
+		return v1, nil
+	}
+	if len(v2) > 1 {
+		v2 = v2[:1]
+	}
+	return v2, nil
+}
+
+// Tree is the cluster's part of all hierarchies.
+type Tree struct{ hierarchies []Hierarchy }
+
+// Host returns the tree of this machine.
+func Host() (*Tree, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("find control groups: %w", err)
+	}
+	defer f.Close()
+	hierarchies, err := ParseHierarchies(f)
+	if err != nil {
+		return nil, fmt.Errorf("find control groups: %w", err)
+	}
+	if len(hierarchies) == 0 {
+		return nil, errors.New("no control groups are mounted on this machine: mount cgroup2 on /sys/fs/cgroup")
+	}
+	return &Tree{hierarchies: hierarchies}, nil
+}
+
+// At returns a tree of given hierarchies.
+func At(hierarchies ...Hierarchy) *Tree { return &Tree{hierarchies: hierarchies} }
+
+// Group is the path, in every hierarchy, of one sandbox. A kubelet uses it as
+// its cgroupRoot.
+func Group(sandbox string) string { return Base + "/" + sandbox }
+
+// Create makes the groups of a sandbox. Groups that exist are kept.
+func (t *Tree) Create(sandbox string) error {
+	for _, h := range t.hierarchies {
+		dir := h.Mountpoint
+		for part := range strings.SplitSeq(strings.TrimPrefix(Group(sandbox), "/"), "/") {
+			if h.V2 {
+				if err := delegate(dir); err != nil {
+					return fmt.Errorf("control group for %s: %w", sandbox, err)
+				}
+			}
+			parent := dir
+			dir = filepath.Join(dir, part)
+			if err := makeGroup(h, parent, dir); err != nil {
+				return fmt.Errorf("control group for %s: %w", sandbox, err)
+			}
+		}
+		if h.V2 {
+			if err := delegate(dir); err != nil {
+				return fmt.Errorf("control group for %s: %w", sandbox, err)
+			}
+		}
+		if err := makeGroup(h, dir, filepath.Join(dir, initGroup)); err != nil {
+			return fmt.Errorf("control group for %s: %w", sandbox, err)
+		}
+	}
+	return nil
+}
+
+func makeGroup(h Hierarchy, parent, dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if !h.Cpuset {
+		return nil
+	}
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		own, err := os.ReadFile(filepath.Join(dir, name))
+		if err == nil && strings.TrimSpace(string(own)) != "" {
+			continue
+		}
+		inherited, err := os.ReadFile(filepath.Join(parent, name))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), inherited, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// delegate lets the children of a v2 group use all of its controllers.
+func delegate(dir string) error {
+	available, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	enabled, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
+	if err != nil {
+		return err
+	}
+	have := strings.Fields(string(enabled))
+	for controller := range strings.FieldsSeq(string(available)) {
+		if slices.Contains(have, controller) {
+			continue
+		}
+		err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0o644)
+		// A busy controller (cpu, while real-time tasks exist) is left out,
+		// as the kernel's documentation has it; the kubelet names what it
+		// misses.
+		if err != nil && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Join moves a process, with all its threads, into the group of a sandbox's
+// own services. PID 0 is the caller.
+func (t *Tree) Join(sandbox string, pid int) error {
+	for _, h := range t.hierarchies {
+		procs := filepath.Join(h.Mountpoint, Group(sandbox), initGroup, "cgroup.procs")
+		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o644); err != nil {
+			return fmt.Errorf("move process %d into the control group of %s: %w", pid, sandbox, err)
+		}
+	}
+	return nil
+}
+
+// Sandboxes names the sandboxes that have groups.
+func (t *Tree) Sandboxes() ([]string, error) {
+	var names []string
+	for _, h := range t.hierarchies {
+		entries, err := os.ReadDir(filepath.Join(h.Mountpoint, Base))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list control groups: %w", err)
+		}
+		for _, e := range entries {
+			if e.IsDir() && !slices.Contains(names, e.Name()) {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Processes lists the processes of a sandbox in any hierarchy, pods included,
+// or of the whole cluster when sandbox is empty.
+func (t *Tree) Processes(sandbox string) ([]int, error) {
+	var pids []int
+	for _, h := range t.hierarchies {
+		err := walk(filepath.Join(h.Mountpoint, Base, sandbox), func(dir string) error {
+			data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			for field := range strings.FieldsSeq(string(data)) {
+				// 0 stands for a process that this PID namespace cannot see.
+				if pid, err := strconv.Atoi(field); err == nil && pid > 0 && !slices.Contains(pids, pid) {
+					pids = append(pids, pid)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list processes of control group %s: %w", Group(sandbox), err)
+		}
+	}
+	slices.Sort(pids)
+	return pids, nil
+}
+
+// Remove deletes the groups of a sandbox, or of the whole cluster when sandbox
+// is empty. Their processes must have ended; the kernel may need a moment to
+// notice, which is what the timeout is for.
+func (t *Tree) Remove(sandbox string, timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
+	for _, h := range t.hierarchies {
+		root := filepath.Join(h.Mountpoint, Base, sandbox)
+		for {
+			err := walk(root, func(dir string) error {
+				err := os.Remove(dir)
+				if errors.Is(err, fs.ErrNotExist) {
+					return nil
+				}
+				return err
+			})
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+				return fmt.Errorf("remove control group: %w", err)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// walk visits the groups below root, children first.
+func walk(root string, visit func(dir string) error) error {
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := walk(filepath.Join(root, e.Name()), visit); err != nil {
+				return err
+			}
+		}
+	}
+	return visit(root)
+}

@@ -1,0 +1,63 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/switchyard-dev/switchyard/test/localcluster/internal/build"
+	"github.com/switchyard-dev/switchyard/test/localcluster/internal/config"
+	"github.com/switchyard-dev/switchyard/test/localcluster/internal/image"
+	"github.com/switchyard-dev/switchyard/test/localcluster/internal/sandbox"
+)
+
+// baseImages are the archives every node gets.
+func (c *Cluster) baseImages() []string {
+	return []string{filepath.Join(c.Bin(), "images", "pause.tar"), filepath.Join(c.Bin(), "images", "busybox.tar")}
+}
+
+func (c *Cluster) buildImages() error {
+	pause, busybox := c.baseImages()[0], c.baseImages()[1]
+	if _, err := os.Stat(pause); errors.Is(err, fs.ErrNotExist) {
+		if err := image.WritePause(pause, config.PauseImage, filepath.Join(c.Bin(), build.PauseProgram)); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(busybox); errors.Is(err, fs.ErrNotExist) {
+		if err := image.WriteBusybox(busybox, config.BusyboxImage, build.Busybox()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// importImage loads an archive into a node's containerd. It is streamed, so
+// it may lie where the node cannot see it.
+func (c *Cluster) importImage(shape config.Cluster, node, archive string) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return fmt.Errorf("load image into %s: %w", node, err)
+	}
+	defer f.Close()
+	id := c.init(node)
+	if !id.Alive() {
+		return fmt.Errorf("load image %s into %s: the node is stopped: start it with `localcluster node start %s`", archive, node, node)
+	}
+	args := sandbox.ExecArgs(id.PID, filepath.Join(shape.Bin, "ctr"), "--address", config.ContainerdSocket, "--namespace", "k8s.io", "images", "import", "--local", "-")
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdin = f
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("load image %s into %s: %w: %s", archive, node, err, strings.TrimSpace(output.String()))
+	}
+	return nil
+}
