@@ -12,6 +12,9 @@ DATE    ?= $(shell TZ=UTC0 git log -1 --format=%cd --date=format-local:%Y-%m-%dT
 STAMP   := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(STAMP).gitVersion=$(VERSION) -X $(STAMP).gitCommit=$(COMMIT) -X $(STAMP).buildDate=$(DATE)
 
+# The program that CDI specs of nvidia-container-toolkit have the container runtime call.
+HOOK    := github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
+
 TOOLS    := build/tools
 LINTER   := $(abspath $(TOOLS)/golangci-lint)
 # Modules of the repository; the product is the first.
@@ -70,6 +73,7 @@ test-integration: build ## Run the tests against a real API server
 
 .PHONY: test-e2e
 test-e2e: build ## Run the tests on a real cluster with simulated GPUs
+	$(GO) build -trimpath -tags crashpoints -o build/crashpoints/ ./cmd/switchyard-sim
 	$(GO) test -tags e2e -timeout 20m ./test/e2e/...
 
 .PHONY: lint
