@@ -34,7 +34,7 @@ type Cluster struct {
 
 	root     string
 	progress io.Writer
-	kubectl  string
+	bin      string
 	config   string
 }
 
@@ -63,26 +63,26 @@ func findRoot() string {
 	return dir
 }
 
-// Root is the repository's root.
-func (c *Cluster) Root() string { return c.root }
-
-// program is a command of the repository, with its progress passed through and its last words in the error.
-func (c *Cluster) program(ctx context.Context, stdout io.Writer, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
+// localcluster runs the cluster's program: what it prints is passed on as progress and returned, and its last words are
+// in the error.
+func (c *Cluster) localcluster(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(c.root, "bin", "localcluster"), args...)
 	cmd.Dir = c.root
-	var last bytes.Buffer
-	cmd.Stdout = stdout
-	cmd.Stderr = io.MultiWriter(c.progress, &last)
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, tail(last.String()))
+	var out, complaint bytes.Buffer
+	cmd.Stdout = &out
+	cmd.Stderr = io.MultiWriter(c.progress, &complaint)
+	if args[0] == "up" || args[0] == "build" {
+		cmd.Stdout = io.MultiWriter(c.progress, &out)
 	}
-	return nil
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("localcluster %s: %w: %s", strings.Join(args, " "), err, tail(complaint.String()))
+	}
+	return strings.TrimSpace(out.String()), nil
 }
 
-func (c *Cluster) localcluster(ctx context.Context, args ...string) (string, error) {
-	var out bytes.Buffer
-	err := c.program(ctx, &out, filepath.Join(c.root, "bin", "localcluster"), args...)
-	return strings.TrimSpace(out.String()), err
+// lastLine is for commands that print progress before their result.
+func lastLine(out string, err error) (string, error) {
+	return out[strings.LastIndex(out, "\n")+1:], err
 }
 
 // tail keeps the last lines of a program's complaint.
@@ -97,7 +97,7 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 }
 
 func (c *Cluster) kubectlInput(ctx context.Context, stdin string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, c.kubectl, append([]string{"--kubeconfig", c.config}, args...)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, "kubectl"), append([]string{"--kubeconfig", c.config}, args...)...)
 	cmd.Dir = c.root
 	cmd.Stdin = strings.NewReader(stdin)
 	var out, complaint bytes.Buffer

@@ -27,9 +27,9 @@ const (
 	rolloutTimeout  = 2 * time.Minute
 )
 
-// Build builds the cluster's programs unless they are cached, and returns a line that says what they are.
+// Build builds the cluster's programs unless they are cached, and returns a line that says where they are.
 func (c *Cluster) Build(ctx context.Context) (string, error) {
-	return c.localcluster(ctx, "build")
+	return lastLine(c.localcluster(ctx, "build"))
 }
 
 // Up starts the cluster, or heals one that is there, and connects to it.
@@ -42,14 +42,12 @@ func (c *Cluster) Up(ctx context.Context) error {
 
 func (c *Cluster) connect(ctx context.Context) error {
 	var err error
-	if c.config, err = c.localcluster(ctx, "kubeconfig"); err != nil {
+	if c.config, err = lastLine(c.localcluster(ctx, "kubeconfig")); err != nil {
 		return err
 	}
-	bin, err := c.localcluster(ctx, "kubeconfig", "--bin-dir")
-	if err != nil {
+	if c.bin, err = lastLine(c.localcluster(ctx, "build", "--print-dir")); err != nil {
 		return err
 	}
-	c.kubectl = filepath.Join(bin, "kubectl")
 	rest, err := clientcmd.BuildConfigFromFlags("", c.config)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", c.config, err)
@@ -185,17 +183,22 @@ func (c *Cluster) KillPlugin(ctx context.Context, node string) error {
 			continue
 		}
 		id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
-		line := fmt.Sprintf(`kill -9 $(ctr -n k8s.io tasks list | awk '$1 == "%s" {print $2}')`, id)
+		line := fmt.Sprintf(`kill -9 $(%s -n k8s.io tasks list | awk '$1 == "%s" {print $2}')`, filepath.Join(c.bin, "ctr"), id)
 		_, err := c.NodeExec(ctx, node, "sh", "-c", line)
 		return err
 	}
 	return fmt.Errorf("no plugin pod on %s", node)
 }
 
-// LogDir is where the cluster's programs log.
-func (c *Cluster) LogDir() string { return "see bin/localcluster status" }
+// LogDir is where the cluster's programs log, once it is up.
+func (c *Cluster) LogDir() string {
+	if c.config == "" {
+		return "the cluster was not up yet"
+	}
+	return filepath.Join(filepath.Dir(c.config), "logs")
+}
 
 // ShellHint are the lines that make kubectl speak to the cluster.
 func (c *Cluster) ShellHint() string {
-	return fmt.Sprintf("  export KUBECONFIG=%s\n  export PATH=%s:$PATH", c.config, filepath.Dir(c.kubectl))
+	return fmt.Sprintf("  export KUBECONFIG=%s\n  export PATH=%s:$PATH", c.config, c.bin)
 }
