@@ -25,7 +25,7 @@ const rootDir = "root"
 // controlNodes are the device nodes that all GPUs share.
 var controlNodes = []string{"nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools"}
 
-// driverLibraries are the libraries of the driver, without version, and the SONAMEs they have.
+// driverLibraries are the libraries of the driver, without version. Their SONAMEs end in 1.
 var driverLibraries = []string{
 	"libcuda.so", "libcudadebugger.so", "libnvidia-allocator.so", "libnvidia-cfg.so", "libnvidia-ml.so",
 	"libnvidia-nvvm.so", "libnvidia-opencl.so", "libnvidia-ptxjitcompiler.so",
@@ -170,8 +170,8 @@ func makePCIDevice(root, link, path string, d pciDevice) error {
 	return symlink(filepath.Join("..", "..", "..", path), link)
 }
 
-// makeDriver makes what nvcdi looks for in a driver root. The files hold no code, except for nvidia-smi,
-// which is a shell script.
+// makeDriver makes what nvcdi looks for in a driver root. The libraries hold no code, and of the programs
+// only nvidia-smi does something.
 func makeDriver(root string, s State) error {
 	version := s.Profile.Driver.Version
 	placeholder := []byte("Part of a simulated NVIDIA driver " + version + ".\n")
@@ -183,7 +183,7 @@ func makeDriver(root string, s State) error {
 	}
 	for _, name := range driverLibraries {
 		if err := errors.Join(
-			writeFile(filepath.Join(libraries, name+"."+version), placeholder, 0o644),
+			writeFile(filepath.Join(libraries, name+"."+version), sharedObject(name+".1"), 0o644),
 			symlink(name+"."+version, filepath.Join(libraries, name+".1")),
 			symlink(name+".1", filepath.Join(libraries, name)),
 		); err != nil {
