@@ -23,6 +23,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
@@ -83,7 +84,7 @@ func Start(driver, registryDir string) (*Kubelet, error) {
 	k.wg.Go(func() {
 		defer watcher.Close()
 		for _, entry := range present {
-			k.appeared(ctx, filepath.Join(registryDir, entry.Name()))
+			k.wg.Go(func() { k.appeared(ctx, filepath.Join(registryDir, entry.Name())) })
 		}
 		for {
 			select {
@@ -92,7 +93,7 @@ func Start(driver, registryDir string) (*Kubelet, error) {
 			case event := <-watcher.Events:
 				switch {
 				case event.Has(fsnotify.Create):
-					k.appeared(ctx, event.Name)
+					k.wg.Go(func() { k.appeared(ctx, event.Name) })
 				case event.Has(fsnotify.Remove), event.Has(fsnotify.Rename):
 					k.vanished(event.Name)
 				}
@@ -128,7 +129,13 @@ func (k *Kubelet) appeared(ctx context.Context, socket string) {
 		k.refuse(fmt.Errorf("register the plugin behind %s: %w", socket, err))
 		return
 	}
-	k.update(func() { k.plugins = append(k.plugins, p) })
+	k.update(func() {
+		if now, err := os.Stat(socket); err != nil || !os.SameFile(info, now) {
+			_ = p.conn.Close() // it vanished while it was being registered
+			return
+		}
+		k.plugins = append(k.plugins, p)
+	})
 }
 
 func (k *Kubelet) vanished(socket string) {
@@ -163,7 +170,8 @@ func (k *Kubelet) register(ctx context.Context, socket string) (_ *plugin, err e
 
 	ctx, cancel := context.WithTimeout(ctx, getInfoTimeout)
 	defer cancel()
-	info, err := registration.GetInfo(ctx, &registerapi.InfoRequest{})
+	// The file is there from bind on, a moment before listen.
+	info, err := registration.GetInfo(ctx, &registerapi.InfoRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		return nil, fmt.Errorf("GetInfo: %w", err)
 	}
@@ -202,7 +210,13 @@ func (k *Kubelet) admit(socket string, info *registerapi.PluginInfo) (*plugin, e
 }
 
 func dial(socket string) (*grpc.ClientConn, error) {
-	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{
+			BaseDelay:  time.Millisecond, // the default of a second would hide how soon a plugin serves
+			Multiplier: 1.6,
+			MaxDelay:   100 * time.Millisecond,
+		}}))
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", socket, err)
 	}
