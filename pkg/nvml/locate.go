@@ -45,7 +45,7 @@ func locate(driverRoot string) (string, error) {
 	for _, dir := range libraryDirs {
 		path, err := resolveUnder(driverRoot, filepath.Join(dir, soname))
 		if err == nil {
-			err = checkMachine(path)
+			err = checkLoadable(path)
 		}
 		if err == nil {
 			return path, nil
@@ -83,13 +83,23 @@ func resolveUnder(root, name string) (string, error) {
 	return "", fmt.Errorf("%s: more than %d symbolic links", filepath.Join(root, name), maxLinks)
 }
 
-// checkMachine returns an error if the shared library cannot be loaded into this process.
-func checkMachine(path string) error {
+// checkLoadable returns an error if the shared library is not for this process, or is incomplete, as
+// while an installer still writes it: dlopen of such a file ends the process with SIGBUS.
+func checkLoadable(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
 	file, err := elf.Open(path)
 	if err != nil {
 		return fmt.Errorf("read ELF header of %s: %w", path, err)
 	}
 	defer file.Close() //nolint:errcheck // read only
+	for _, segment := range file.Progs {
+		if end := segment.Off + segment.Filesz; segment.Type == elf.PT_LOAD && end > uint64(info.Size()) {
+			return fmt.Errorf("%s is incomplete: %d bytes of at least %d", path, info.Size(), end)
+		}
+	}
 	want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
 	if want != 0 && file.Machine != want {
 		return fmt.Errorf("%s is built for %s, this process needs %s", path, file.Machine, want)
