@@ -82,7 +82,11 @@ func ParseHierarchies(mountinfo io.Reader) ([]Hierarchy, error) {
 }
 
 // Tree is the cluster's part of all hierarchies.
-type Tree struct{ hierarchies []Hierarchy }
+type Tree struct {
+	hierarchies []Hierarchy
+	// mkdir makes a group; the kernel fills it with its files.
+	mkdir func(dir string) error
+}
 
 // Host returns the tree of this machine.
 func Host() (*Tree, error) {
@@ -98,11 +102,8 @@ func Host() (*Tree, error) {
 	if len(hierarchies) == 0 {
 		return nil, errors.New("no control groups are mounted on this machine: mount cgroup2 on /sys/fs/cgroup")
 	}
-	return &Tree{hierarchies: hierarchies}, nil
+	return &Tree{hierarchies: hierarchies, mkdir: func(dir string) error { return os.Mkdir(dir, 0o755) }}, nil
 }
-
-// At returns a tree of given hierarchies.
-func At(hierarchies ...Hierarchy) *Tree { return &Tree{hierarchies: hierarchies} }
 
 // Group is the path, in every hierarchy, of one sandbox. A kubelet uses it as
 // its cgroupRoot.
@@ -120,7 +121,7 @@ func (t *Tree) Create(sandbox string) error {
 			}
 			parent := dir
 			dir = filepath.Join(dir, part)
-			if err := makeGroup(h, parent, dir); err != nil {
+			if err := t.makeGroup(h, parent, dir); err != nil {
 				return fmt.Errorf("control group for %s: %w", sandbox, err)
 			}
 		}
@@ -129,15 +130,15 @@ func (t *Tree) Create(sandbox string) error {
 				return fmt.Errorf("control group for %s: %w", sandbox, err)
 			}
 		}
-		if err := makeGroup(h, dir, filepath.Join(dir, initGroup)); err != nil {
+		if err := t.makeGroup(h, dir, filepath.Join(dir, initGroup)); err != nil {
 			return fmt.Errorf("control group for %s: %w", sandbox, err)
 		}
 	}
 	return nil
 }
 
-func makeGroup(h Hierarchy, parent, dir string) error {
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+func (t *Tree) makeGroup(h Hierarchy, parent, dir string) error {
+	if err := t.mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	if !h.Cpuset {
