@@ -1,0 +1,321 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/switchyard-dev/switchyard/internal/atomicfile"
+)
+
+const (
+	fileSuffix = ".json"
+	filePerm   = 0o600
+	dirPerm    = 0o700
+)
+
+// DeviceInUseError says that Put was refused because another claim holds a device.
+type DeviceInUseError struct {
+	// Device is the device as the refused record has it.
+	Device Device
+	// By is the claim that holds it.
+	By                  types.UID
+	ByNamespace, ByName string
+}
+
+func (e *DeviceInUseError) Error() string {
+	return fmt.Sprintf("device %s/%s is already prepared for claim %s/%s (UID %s)", e.Device.Pool, e.Device.Name, e.ByNamespace, e.ByName, e.By)
+}
+
+// Store is a directory of records. It is safe for concurrent use.
+type Store struct {
+	dir          string
+	logger       klog.Logger
+	clock        clock.PassiveClock
+	onQuarantine func(Quarantine)
+	files        fileOps
+	dirLock      *dirLock
+
+	// mu guards what follows. It is held over renames, never over an fsync.
+	mu          sync.RWMutex
+	entries     map[types.UID]entry
+	quarantined []Quarantine
+}
+
+// entry is a record and the file it was read from or written to.
+type entry struct {
+	record Record
+	file   fileID
+}
+
+// Option changes a Store.
+type Option func(*Store)
+
+// WithClock sets the clock that dates quarantined files. Default: the real one.
+func WithClock(clock clock.PassiveClock) Option { return func(s *Store) { s.clock = clock } }
+
+// WithQuarantineHandler sets a function that is called once for every file that is moved aside, also
+// by Open. It must not call the Store.
+func WithQuarantineHandler(handle func(Quarantine)) Option {
+	return func(s *Store) { s.onQuarantine = handle }
+}
+
+// Open reads the records in dir, which is created when missing. Temporary files of killed writers are
+// removed and damaged files moved aside. It fails only when the directory itself cannot be used or
+// the process has run out of resources. The context carries the logger.
+func Open(ctx context.Context, dir string, opts ...Option) (*Store, error) {
+	s := &Store{
+		dir:          dir,
+		logger:       klog.FromContext(ctx).WithName("checkpoint"),
+		clock:        clock.RealClock{},
+		onQuarantine: func(Quarantine) {},
+		files:        osFiles{},
+		entries:      map[types.UID]entry{},
+	}
+	for _, opt := range opts {
+		opt(s)
+	}
+	if err := os.MkdirAll(dir, dirPerm); err != nil {
+		return nil, fmt.Errorf("create checkpoint directory: %w", err)
+	}
+	stale, err := atomicfile.RemoveStale(dir, func(base string) bool { return strings.HasSuffix(base, fileSuffix) })
+	if err != nil {
+		return nil, fmt.Errorf("remove temporary files from checkpoint directory: %w", err)
+	}
+	if len(stale) > 0 {
+		s.logger.Info("Removed temporary files of a killed process", "directory", dir, "files", stale)
+	}
+	if s.dirLock, err = openDirLock(dir); err != nil {
+		return nil, fmt.Errorf("open lock of checkpoint directory: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.syncAll(); err != nil {
+		return nil, errors.Join(fmt.Errorf("read checkpoint directory: %w", err), s.dirLock.close())
+	}
+	s.reportConflicts()
+	return s, nil
+}
+
+// Close gives up the directory. The records stay.
+func (s *Store) Close() error { return s.dirLock.close() }
+
+// Get returns the record of a claim as it is on disk now. A record that is found damaged is moved
+// aside, and the claim has none.
+func (s *Store) Get(uid types.UID) (Record, bool) {
+	if !validUID.MatchString(string(uid)) {
+		return Record{}, false
+	}
+	s.mu.RLock()
+	known, ok := s.entries[uid]
+	s.mu.RUnlock()
+	now, err := statFile(s.path(uid))
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !ok:
+		return Record{}, false
+	case err == nil && ok && now == known.file:
+		return known.record.clone(), true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.load(uid); err != nil {
+		s.logger.Error(err, "Could not read checkpoint record; using the last one that was read", "claimUID", uid)
+	}
+	known, ok = s.entries[uid]
+	return known.record.clone(), ok
+}
+
+// List returns all records as they are on disk now, by claim UID.
+func (s *Store) List() []Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.syncAll(); err != nil {
+		s.logger.Error(err, "Could not read all checkpoint records; using the last ones that were read", "directory", s.dir)
+	}
+	records := make([]Record, 0, len(s.entries))
+	for _, uid := range s.uids() {
+		records = append(records, s.entries[uid].record.clone())
+	}
+	return records
+}
+
+// Put stores the record of a claim durably. It replaces an earlier record of the claim and keeps what
+// a newer release wrote into it (Record.Unknown). It fails with *DeviceInUseError, and stores
+// nothing, when another claim holds one of the devices.
+func (s *Store) Put(record Record) error {
+	if err := s.put(record); err != nil {
+		return fmt.Errorf("store checkpoint record of claim %s/%s (UID %s): %w", record.Namespace, record.Name, record.ClaimUID, err)
+	}
+	return nil
+}
+
+func (s *Store) put(record Record) error {
+	if err := record.validate(); err != nil {
+		return err
+	}
+	s.mu.RLock()
+	record = record.inherit(s.entries[record.ClaimUID].record)
+	s.mu.RUnlock()
+	data, err := encode(record)
+	if err != nil {
+		return err
+	}
+	path := s.path(record.ClaimUID)
+	pending, err := s.files.create(path)
+	if err != nil {
+		return err
+	}
+	defer pending.Discard() //nolint:errcheck // After Replace it does nothing; before, its error is not the first.
+	if _, err := pending.Write(data); err != nil {
+		return err
+	}
+	if err := pending.Sync(); err != nil {
+		return err
+	}
+	before, err := s.publish(record, pending)
+	if err != nil {
+		return err
+	}
+	if err := s.files.syncDir(s.dir); err != nil {
+		return errors.Join(err, s.restore(record.ClaimUID, before))
+	}
+	return nil
+}
+
+// publish puts the file in place if no other claim holds a device. It returns the record that the
+// claim had before, if any.
+func (s *Store) publish(record Record, pending pendingFile) (before *Record, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err = s.dirLock.withLock(func() error {
+		if s.dirLock.othersChanged() {
+			if err := s.syncAll(); err != nil {
+				return err
+			}
+		}
+		if s.conflict(record) != nil {
+			// Only what is on disk counts.
+			if err := s.syncAll(); err != nil {
+				return err
+			}
+		}
+		if err := s.conflict(record); err != nil {
+			return err
+		}
+		if err := s.dirLock.announceChange(); err != nil {
+			return err
+		}
+		if err := pending.Replace(); err != nil {
+			return err
+		}
+		// Should the lstat fail, the next look reads the file again.
+		file, _ := statFile(s.path(record.ClaimUID)) //nolint:errcheck // As said.
+		if old, ok := s.entries[record.ClaimUID]; ok {
+			before = &old.record
+		}
+		s.entries[record.ClaimUID] = entry{record, file}
+		return nil
+	})
+	return before, err
+}
+
+// restore undoes a Put whose durability is in doubt.
+func (s *Store) restore(uid types.UID, before *Record) error {
+	if before == nil {
+		return s.remove(uid)
+	}
+	data, err := encode(*before)
+	if err != nil {
+		return err
+	}
+	pending, err := s.files.create(s.path(uid))
+	if err != nil {
+		return err
+	}
+	defer pending.Discard() //nolint:errcheck // As in put.
+	if _, err := pending.Write(data); err != nil {
+		return err
+	}
+	_, err = s.publish(*before, pending)
+	return err
+}
+
+// Delete forgets a claim, durably. A claim without a record is no error.
+func (s *Store) Delete(uid types.UID) error {
+	if !validUID.MatchString(string(uid)) {
+		return nil // No such record can exist.
+	}
+	err := s.remove(uid)
+	if err == nil {
+		err = s.files.syncDir(s.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("delete checkpoint record of claim UID %s: %w", uid, err)
+	}
+	return nil
+}
+
+func (s *Store) remove(uid types.UID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dirLock.withLock(func() error {
+		if err := s.dirLock.announceChange(); err != nil {
+			return err
+		}
+		if err := s.files.remove(s.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		delete(s.entries, uid)
+		return nil
+	})
+}
+
+// conflict finds a device of the record that another claim holds.
+func (s *Store) conflict(record Record) error {
+	for _, uid := range s.uids() {
+		if uid == record.ClaimUID {
+			continue
+		}
+		held := s.entries[uid].record
+		for _, device := range record.Devices {
+			if slices.ContainsFunc(held.Devices, device.excludes) {
+				return &DeviceInUseError{Device: device, By: uid, ByNamespace: held.Namespace, ByName: held.Name}
+			}
+		}
+	}
+	return nil
+}
+
+// reportConflicts logs devices that two records hold: they were put there by hand, or an earlier
+// release was wrong. Both records stay, so that both claims can be unprepared.
+func (s *Store) reportConflicts() {
+	for _, uid := range s.uids() {
+		if err := s.conflict(s.entries[uid].record); err != nil {
+			s.logger.Error(err, "Two checkpoint records hold one device", "claimUID", uid)
+		}
+	}
+}
+
+func (s *Store) uids() []types.UID {
+	uids := make([]types.UID, 0, len(s.entries))
+	for uid := range s.entries {
+		uids = append(uids, uid)
+	}
+	slices.Sort(uids)
+	return uids
+}
+
+func (s *Store) path(uid types.UID) string { return filepath.Join(s.dir, string(uid)+fileSuffix) }
