@@ -20,7 +20,7 @@ import (
 // The plugin's folders on a node.
 const (
 	pluginDir   = "/var/lib/kubelet/plugins/gpu.switchyard.dev"
-	claimsDir   = pluginDir + "/claims"
+	claimsDir   = pluginDir + "/checkpoint"
 	metadataDir = pluginDir + "/dra-device-metadata"
 	cdiDir      = "/var/run/cdi"
 	crashFile   = pluginDir + "/crash-at"
@@ -37,7 +37,7 @@ func (s *space) on(node, line string) string {
 // leftovers lists what prepared claims leave on a node: checkpoint records, CDI specs, device metadata and their
 // temporary files.
 func leftovers(ctx context.Context, node string) (string, error) {
-	line := fmt.Sprintf("find %s %s %s -mindepth 1 -not -type d 2>/dev/null | sort", claimsDir, cdiDir, metadataDir)
+	line := fmt.Sprintf("find %s %s %s -mindepth 1 -not -type d -not -name .lock 2>/dev/null | sort", claimsDir, cdiDir, metadataDir)
 	out, err := the.NodeExec(ctx, node, "sh", "-c", line)
 	return strings.TrimSpace(out), err
 }
