@@ -89,11 +89,14 @@ func TestManifestsAreWhatTheySay(t *testing.T) {
 		if filepath.Base(file) == "kustomization.yaml" {
 			continue
 		}
-		if _, err := decode(read(t, file)); err != nil {
+		if _, err := decode(patchDirective.ReplaceAllString(read(t, file), "")); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
 }
+
+// patchDirective is a line of a strategic merge patch that is no field of an object.
+var patchDirective = regexp.MustCompile(`(?m)^ *\$patch: (delete|replace)\n`)
 
 // example is a block of YAML in Markdown.
 var example = regexp.MustCompile("(?s)```yaml\n(.*?)```")
