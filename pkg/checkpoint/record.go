@@ -103,7 +103,7 @@ func (d Device) excludes(other Device) bool {
 	if d.key() != other.key() || d.AdminAccess || other.AdminAccess {
 		return false
 	}
-	return d.ShareID == "" || d.ShareID == other.ShareID
+	return d.ShareID == "" || other.ShareID == "" || d.ShareID == other.ShareID
 }
 
 type deviceKey struct{ pool, name string }
