@@ -118,13 +118,19 @@ func (n *Node) NVML() nvml.Interface { return n.lib }
 func (n *Node) Dir() string { return n.dir }
 
 // DriverRoot stands for the root directory of a machine with the driver installed.
-func (n *Node) DriverRoot() string { return filepath.Join(n.dir, rootDir) }
+func (n *Node) DriverRoot() string { return DriverRoot(n.dir) }
 
 // DevRoot is the directory that holds dev, as nvcdi's WithDevRoot wants it.
-func (n *Node) DevRoot() string { return n.DriverRoot() }
+func (n *Node) DevRoot() string { return DriverRoot(n.dir) }
 
 // SysfsRoot stands for /sys.
-func (n *Node) SysfsRoot() string { return filepath.Join(n.dir, rootDir, "sys") }
+func (n *Node) SysfsRoot() string { return SysfsRoot(n.dir) }
+
+// DriverRoot is the driver root, and the root of the device nodes, of the node in a directory.
+func DriverRoot(dir string) string { return filepath.Join(dir, rootDir) }
+
+// SysfsRoot stands for /sys on the node in a directory.
+func SysfsRoot(dir string) string { return filepath.Join(dir, rootDir, "sys") }
 
 // State returns the node's state now.
 func (n *Node) State() (State, error) {

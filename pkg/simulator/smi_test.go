@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// smi runs the nvidia-smi that containers get, with the device nodes of the given names.
-func smi(t *testing.T, n *Node, devices []string, args ...string) (stdout string, exit int) {
+// runSMI runs the nvidia-smi that containers get, with the device nodes of the given names.
+func runSMI(t *testing.T, n *Node, devices []string, args ...string) (stdout string, exit int) {
 	t.Helper()
 	dev := t.TempDir()
 	for _, name := range devices {
@@ -44,7 +44,7 @@ func TestSMIListsWhatIsVisible(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, exit := smi(t, n, []string{"nvidiactl", "nvidia3", "nvidia6"}, "-L")
+	out, exit := runSMI(t, n, []string{"nvidiactl", "nvidia3", "nvidia6"}, "-L")
 	want := "GPU 0: NVIDIA H100 80GB HBM3 (UUID: " + s.GPUs[3].UUID + ")\nGPU 1: NVIDIA H100 80GB HBM3 (UUID: " + s.GPUs[6].UUID + ")\n"
 	if out != want || exit != 0 {
 		t.Errorf("exit %d, got\n%swant\n%s", exit, out, want)
@@ -56,7 +56,7 @@ func TestSMITopology(t *testing.T) {
 	if err := n.SetNVLink(0, 0, false); err != nil { // one of the four to GPU 1
 		t.Fatal(err)
 	}
-	out, exit := smi(t, n, []string{"nvidiactl", "nvidia0", "nvidia1", "nvidia3", "nvidia4"}, "topo", "-m")
+	out, exit := runSMI(t, n, []string{"nvidiactl", "nvidia0", "nvidia1", "nvidia3", "nvidia4"}, "topo", "-m")
 	matrix, legend, _ := strings.Cut(out, "\n\nLegend:")
 	want := strings.Join([]string{
 		"	GPU0	GPU1	GPU2	GPU3	CPU Affinity	NUMA Affinity",
@@ -84,7 +84,7 @@ func TestSMIWithoutDevices(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if _, exit := smi(t, n, c.devices, c.args...); exit != c.exit {
+			if _, exit := runSMI(t, n, c.devices, c.args...); exit != c.exit {
 				t.Errorf("exit %d, want %d", exit, c.exit)
 			}
 		})

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
 
@@ -75,8 +76,13 @@ func Parse(text []byte) (Profile, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return Profile{}, errors.New("is empty")
 	}
+	asJSON, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return Profile{}, err
+	}
 	var p Profile
-	if err := yaml.UnmarshalStrict(text, &p); err != nil {
+	strict, err := kjson.UnmarshalStrict(asJSON, &p)
+	if err := errors.Join(append(strict, err)...); err != nil {
 		return Profile{}, err
 	}
 	if err := Validate(p).ToAggregate(); err != nil {
