@@ -49,7 +49,7 @@ func (s *Store) moveAside(uid types.UID) error {
 		var damage *damageError
 		switch {
 		case err == nil:
-			s.entries[uid] = entry{record, file}
+			s.index.set(entry{record, file})
 			return nil
 		case errors.Is(err, fs.ErrNotExist):
 			return nil

@@ -58,9 +58,9 @@ func (s *Store) syncAll() error {
 			errs = append(errs, err)
 		}
 	}
-	for uid := range s.entries {
+	for uid := range s.index.entries {
 		if _, ok := found[uid]; !ok {
-			delete(s.entries, uid)
+			s.index.drop(uid)
 		}
 	}
 	return errors.Join(errs...)
@@ -71,20 +71,20 @@ func (s *Store) syncAll() error {
 // holds mu.
 func (s *Store) load(uid types.UID) error {
 	path := s.path(uid)
-	if now, err := statFile(path); err == nil && s.entries[uid].file == now {
+	if now, err := statFile(path); err == nil && s.index.entries[uid].file == now {
 		return nil
 	}
 	record, file, err := readRecord(path, uid)
 	var damage *damageError
 	switch {
 	case err == nil:
-		s.entries[uid] = entry{record, file}
+		s.index.set(entry{record, file})
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		delete(s.entries, uid)
+		s.index.drop(uid)
 		return nil
 	case errors.As(err, &damage):
-		delete(s.entries, uid)
+		s.index.drop(uid)
 		return s.moveAside(uid)
 	default:
 		return err

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 
@@ -51,14 +50,8 @@ type Store struct {
 
 	// mu guards what follows. It is held over renames, never over an fsync.
 	mu          sync.RWMutex
-	entries     map[types.UID]entry
+	index       index
 	quarantined []Quarantine
-}
-
-// entry is a record and the file it was read from or written to.
-type entry struct {
-	record Record
-	file   fileID
 }
 
 // Option changes a Store.
@@ -83,7 +76,7 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Store, error) {
 		clock:        clock.RealClock{},
 		onQuarantine: func(Quarantine) {},
 		files:        osFiles{},
-		entries:      map[types.UID]entry{},
+		index:        newIndex(),
 	}
 	for _, opt := range opts {
 		opt(s)
@@ -120,7 +113,7 @@ func (s *Store) Get(uid types.UID) (Record, bool) {
 		return Record{}, false
 	}
 	s.mu.RLock()
-	known, ok := s.entries[uid]
+	known, ok := s.index.entries[uid]
 	s.mu.RUnlock()
 	now, err := statFile(s.path(uid))
 	switch {
@@ -134,7 +127,7 @@ func (s *Store) Get(uid types.UID) (Record, bool) {
 	if err := s.load(uid); err != nil {
 		s.logger.Error(err, "Could not read checkpoint record; using the last one that was read", "claimUID", uid)
 	}
-	known, ok = s.entries[uid]
+	known, ok = s.index.entries[uid]
 	return known.record.clone(), ok
 }
 
@@ -145,9 +138,9 @@ func (s *Store) List() []Record {
 	if err := s.syncAll(); err != nil {
 		s.logger.Error(err, "Could not read all checkpoint records; using the last ones that were read", "directory", s.dir)
 	}
-	records := make([]Record, 0, len(s.entries))
-	for _, uid := range s.uids() {
-		records = append(records, s.entries[uid].record.clone())
+	records := make([]Record, 0, len(s.index.entries))
+	for _, uid := range s.index.uids() {
+		records = append(records, s.index.entries[uid].record.clone())
 	}
 	return records
 }
@@ -167,7 +160,7 @@ func (s *Store) put(record Record) error {
 		return err
 	}
 	s.mu.RLock()
-	record = record.inherit(s.entries[record.ClaimUID].record)
+	record = record.inherit(s.index.entries[record.ClaimUID].record)
 	s.mu.RUnlock()
 	data, err := encode(record)
 	if err != nil {
@@ -206,13 +199,13 @@ func (s *Store) publish(record Record, pending pendingFile) (before *Record, err
 				return err
 			}
 		}
-		if s.conflict(record) != nil {
+		if s.index.conflict(record) != nil {
 			// Only what is on disk counts.
 			if err := s.syncAll(); err != nil {
 				return err
 			}
 		}
-		if err := s.conflict(record); err != nil {
+		if err := s.index.conflict(record); err != nil {
 			return err
 		}
 		if err := s.dirLock.announceChange(); err != nil {
@@ -223,10 +216,10 @@ func (s *Store) publish(record Record, pending pendingFile) (before *Record, err
 		}
 		// Should the lstat fail, the next look reads the file again.
 		file, _ := statFile(s.path(record.ClaimUID)) //nolint:errcheck // As said.
-		if old, ok := s.entries[record.ClaimUID]; ok {
+		if old, ok := s.index.entries[record.ClaimUID]; ok {
 			before = &old.record
 		}
-		s.entries[record.ClaimUID] = entry{record, file}
+		s.index.set(entry{record, file})
 		return nil
 	})
 	return before, err
@@ -278,44 +271,19 @@ func (s *Store) remove(uid types.UID) error {
 		if err := s.files.remove(s.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		delete(s.entries, uid)
+		s.index.drop(uid)
 		return nil
 	})
-}
-
-// conflict finds a device of the record that another claim holds.
-func (s *Store) conflict(record Record) error {
-	for _, uid := range s.uids() {
-		if uid == record.ClaimUID {
-			continue
-		}
-		held := s.entries[uid].record
-		for _, device := range record.Devices {
-			if slices.ContainsFunc(held.Devices, device.excludes) {
-				return &DeviceInUseError{Device: device, By: uid, ByNamespace: held.Namespace, ByName: held.Name}
-			}
-		}
-	}
-	return nil
 }
 
 // reportConflicts logs devices that two records hold: they were put there by hand, or an earlier
 // release was wrong. Both records stay, so that both claims can be unprepared.
 func (s *Store) reportConflicts() {
-	for _, uid := range s.uids() {
-		if err := s.conflict(s.entries[uid].record); err != nil {
+	for _, uid := range s.index.uids() {
+		if err := s.index.conflict(s.index.entries[uid].record); err != nil {
 			s.logger.Error(err, "Two checkpoint records hold one device", "claimUID", uid)
 		}
 	}
-}
-
-func (s *Store) uids() []types.UID {
-	uids := make([]types.UID, 0, len(s.entries))
-	for uid := range s.entries {
-		uids = append(uids, uid)
-	}
-	slices.Sort(uids)
-	return uids
 }
 
 func (s *Store) path(uid types.UID) string { return filepath.Join(s.dir, string(uid)+fileSuffix) }
