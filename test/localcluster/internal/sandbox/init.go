@@ -4,6 +4,7 @@
 package sandbox
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,9 +55,8 @@ func RunInit(specPath string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	supervisor := newSupervisor(spec, log)
 	go serve(listener, supervisor, log)
-	go supervisor.reap()
-	supervisor.start()
-	select {}
+	supervisor.run(context.Background())
+	return nil
 }
 
 func setUp(spec *Spec) (net.Listener, error) {

@@ -4,6 +4,7 @@
 package sandbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -67,15 +68,18 @@ func newSupervisor(spec *Spec, log *slog.Logger) *supervisor {
 	return s
 }
 
-func (s *supervisor) start() {
+// run keeps the services running and reaps children until the context ends,
+// which for a machine's init is never.
+func (s *supervisor) run(ctx context.Context) {
 	for _, svc := range s.services {
-		go s.keep(svc)
+		go s.keep(ctx, svc)
 	}
+	s.reap(ctx)
 }
 
 // keep starts a service again and again.
-func (s *supervisor) keep(svc *service) {
-	for {
+func (s *supervisor) keep(ctx context.Context, svc *service) {
+	for ctx.Err() == nil {
 		for _, target := range svc.WaitFor {
 			s.update(func() { svc.status.WaitingFor = target })
 			waitFor(target)
@@ -127,12 +131,17 @@ func (s *supervisor) launch(svc *service) (<-chan struct{}, error) {
 
 // reap collects every dead child: services, and orphans of the machine such as
 // pods' processes whose shim has died.
-func (s *supervisor) reap() {
+func (s *supervisor) reap(ctx context.Context) {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
+	defer signal.Stop(children)
 	for {
 		s.reapAll()
-		<-children
+		select {
+		case <-children:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
