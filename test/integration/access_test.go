@@ -1,0 +1,109 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package integration
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+// The rights in deployments/manifests, tried with the token that a pod of the DaemonSet has.
+func TestThePluginWritesSlicesOfItsOwnNodeAndDriverOnly(t *testing.T) {
+	n := newNode(t, "t4")
+	other := newNode(t, "t4")
+	client, err := kubernetes.NewForConfig(cluster.ConfigFor(n.token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The API server reads new policies a moment after they are written.
+	eventually(t, "the policy is in force", func() error {
+		slice := sliceOf(n.Name, &other.Name, v1alpha1.DriverName)
+		if _, err := client.ResourceV1().ResourceSlices().Create(t.Context(), slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err == nil {
+			return errors.New("a slice of another node is accepted")
+		}
+		return nil
+	})
+	for name, tc := range map[string]struct {
+		node   *string
+		driver string
+		denied string // part of the answer; empty: allowed
+	}{
+		"own node":         {node: &n.Name, driver: v1alpha1.DriverName},
+		"another node":     {node: &other.Name, driver: v1alpha1.DriverName, denied: "may not write a ResourceSlice of node " + other.Name},
+		"no single node":   {driver: v1alpha1.DriverName, denied: "may not write a ResourceSlice of no single node"},
+		"another's driver": {node: &n.Name, driver: "gpu.example.com", denied: "may not write a ResourceSlice of driver gpu.example.com"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slice := sliceOf(n.Name, tc.node, tc.driver)
+			for verb, do := range map[string]func(slice *resourceapi.ResourceSlice) error{
+				"create": func(slice *resourceapi.ResourceSlice) error {
+					_, err := client.ResourceV1().ResourceSlices().Create(t.Context(), slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+					return err
+				},
+				"update": func(slice *resourceapi.ResourceSlice) error {
+					existing := n.adminCreateSlice(t, slice)
+					existing.Spec.Pool.Generation++
+					_, err := client.ResourceV1().ResourceSlices().Update(t.Context(), existing, metav1.UpdateOptions{})
+					return err
+				},
+				"delete": func(slice *resourceapi.ResourceSlice) error {
+					existing := n.adminCreateSlice(t, slice)
+					return client.ResourceV1().ResourceSlices().Delete(t.Context(), existing.Name, metav1.DeleteOptions{})
+				},
+			} {
+				err := do(slice)
+				switch {
+				case tc.denied == "" && err != nil:
+					t.Errorf("%s: %v, want it allowed", verb, err)
+				case tc.denied != "" && (err == nil || !strings.Contains(err.Error(), tc.denied)):
+					t.Errorf("%s: %v, want it denied with %q", verb, err, tc.denied)
+				}
+			}
+		})
+	}
+}
+
+// sliceOf is an empty slice of a node, or of all nodes.
+func sliceOf(pool string, node *string, driver string) *resourceapi.ResourceSlice {
+	slice := &resourceapi.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "access-"},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver:   driver,
+			Pool:     resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
+			NodeName: node,
+		},
+	}
+	if node == nil {
+		slice.Spec.AllNodes = ptr.To(true)
+	}
+	return slice
+}
+
+func TestThePluginMayNotWriteClaimsNorReadSecrets(t *testing.T) {
+	n := newNode(t, "t4")
+	client, err := kubernetes.NewForConfig(cluster.ConfigFor(n.token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: n.namespace, Name: "claim"}}
+	_, createErr := client.ResourceV1().ResourceClaims(n.namespace).Create(t.Context(), claim, metav1.CreateOptions{})
+	_, statusErr := client.ResourceV1().ResourceClaims(n.namespace).UpdateStatus(t.Context(), claim, metav1.UpdateOptions{})
+	_, listErr := client.CoreV1().Secrets(n.namespace).List(t.Context(), metav1.ListOptions{})
+	for what, err := range map[string]error{"create claims": createErr, "write allocations": statusErr, "list secrets": listErr} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v, want it forbidden", what, err)
+		}
+	}
+}
