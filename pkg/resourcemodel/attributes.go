@@ -4,12 +4,13 @@
 package resourcemodel
 
 import (
+	"fmt"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/blang/semver/v4"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
 	"github.com/switchyard-dev/switchyard/pkg/device"
@@ -124,14 +125,10 @@ func (a attributes) identifier(name resourceapi.QualifiedName, value string) {
 // is 580.105.8 and "13.0" is 13.0.0. Anything behind the third number is dropped, and what makes no
 // version is left out.
 func (a attributes) version(name resourceapi.QualifiedName, value string) {
-	if numbers := strings.Split(value, "."); len(numbers) > 3 {
-		value = strings.Join(numbers[:3], ".")
-	}
-	parsed, err := semver.ParseTolerant(value)
+	parsed, err := utilversion.ParseGeneric(value)
 	if err != nil {
 		return
 	}
-	if text := parsed.String(); len(text) <= resourceapi.DeviceAttributeMaxValueLength {
-		a[name] = resourceapi.DeviceAttribute{VersionValue: &text}
-	}
+	text := fmt.Sprintf("%d.%d.%d", parsed.Major(), parsed.Minor(), parsed.Patch())
+	a[name] = resourceapi.DeviceAttribute{VersionValue: &text}
 }

@@ -10,11 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/blang/semver/v4"
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -25,6 +25,9 @@ import (
 	"github.com/switchyard-dev/switchyard/pkg/device"
 	"github.com/switchyard-dev/switchyard/pkg/resourcemodel"
 )
+
+// semver is the part of semver.org 2.0.0 that we use.
+var semver = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)$`)
 
 var update = flag.Bool("update", false, "write the golden files")
 
@@ -155,8 +158,8 @@ func requireValidAttribute(t *testing.T, name string, value resourceapi.DeviceAt
 	}
 	if value.VersionValue != nil {
 		kinds++
-		if _, err := semver.Parse(*value.VersionValue); err != nil || len(*value.VersionValue) > resourceapi.DeviceAttributeMaxValueLength {
-			t.Errorf("attribute %s: version %q: %v", name, *value.VersionValue, err)
+		if !semver.MatchString(*value.VersionValue) || len(*value.VersionValue) > resourceapi.DeviceAttributeMaxValueLength {
+			t.Errorf("attribute %s: %q is no semantic version", name, *value.VersionValue)
 		}
 	}
 	if kinds != 1 || value.BoolValue != nil || value.IntValues != nil || value.StringValues != nil {
@@ -241,9 +244,8 @@ func TestVersionsAreSemver(t *testing.T) {
 		"470.82":                       "470.82.0",
 		"13.0":                         "13.0.0",
 		"9.0":                          "9.0.0",
-		"535":                          "535.0.0",
 		"32.0.15.6094":                 "32.0.15",
-		"580.65.06-rc1":                "580.65.6-rc1",
+		"580.65.06-rc1":                "580.65.6",
 		"":                             "",
 		"unknown":                      "",
 		"580.x.1":                      "",
