@@ -61,6 +61,18 @@ func materialize(dir string, s State) error {
 	return nil
 }
 
+// filesSeen is what of the files can change with the state: equal values, equal files.
+func filesSeen(s State) (string, error) {
+	smi, err := smiScript(s)
+	if err != nil {
+		return "", err
+	}
+	for _, gpu := range s.GPUs {
+		smi = strconv.AppendBool(smi, gpu.Health == HealthRemoved) // gone from sysfs
+	}
+	return string(smi), nil
+}
+
 func makeDeviceNodes(root string, s State) error {
 	dev := filepath.Join(root, "dev")
 	if err := os.MkdirAll(dev, 0o755); err != nil {

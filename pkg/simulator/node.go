@@ -146,11 +146,18 @@ func (n *Node) Update(change func(*State) error) error {
 		if err != nil {
 			return err
 		}
+		before, err := filesSeen(s)
+		if err != nil {
+			return err
+		}
 		if err := change(&s); err != nil {
 			return err
 		}
 		s.Generation++
 		if err := writeState(n.dir, s); err != nil {
+			return err
+		}
+		if after, err := filesSeen(s); err != nil || after == before {
 			return err
 		}
 		return materialize(n.dir, s)

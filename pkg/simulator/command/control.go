@@ -6,6 +6,7 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -25,6 +26,8 @@ func newControl() *cobra.Command {
 		Long: "Look at a simulated node and change it while it runs.\n\n" +
 			"A GPU is named by its place in the profile (from 0), by its UUID, or \"all\". A process that uses the node\n" +
 			"sees a change at its next NVML call.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	c := &control{dir: dirFlag(cmd)}
 	cmd.AddCommand(
@@ -260,11 +263,13 @@ func (c *control) calls() *cobra.Command {
 			for _, call := range calls {
 				counts[call]++
 			}
+			var table strings.Builder
 			for _, function := range slices.Sorted(maps.Keys(counts)) {
-				cmd.Printf("%6d  %s\n", counts[function], function)
+				fmt.Fprintf(&table, "%6d  %s\n", counts[function], function)
 			}
-			cmd.Printf("%6d  in all\n", len(calls))
-			return nil
+			fmt.Fprintf(&table, "%6d  in all\n", len(calls))
+			_, err = io.WriteString(cmd.OutOrStdout(), table.String())
+			return err
 		},
 	}
 }

@@ -24,6 +24,8 @@ func newTopology() *cobra.Command {
 		Short: "Read the output of nvidia-smi topo -m",
 		Long: "Read the output of nvidia-smi topo -m, from a file or, for -, from standard input.\n\n" +
 			"Damage in the block of GPUs is an error with line and column; damage elsewhere is a warning.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newTopologyImport(), newTopologyDomains())
 	return cmd
