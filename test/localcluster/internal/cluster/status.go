@@ -88,6 +88,6 @@ func (c *Cluster) nodeState(ctx context.Context, api *kubeapi.Client, name strin
 func (c *Cluster) Paths() {
 	c.say("\nTo play with it:\n")
 	c.say("  export KUBECONFIG=%s", c.layout.Kubeconfig())
-	c.say("  export PATH=%s:/usr/local/go/bin:/root/go/bin:/root/.cargo/bin:/root/.cargo/bin:/root/.pyenv/plugins/pyenv-virtualenv/shims:/root/.pyenv/shims:/root/.pyenv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", c.Bin())
+	c.say("  export PATH=%s:$PATH", c.Bin())
 	c.say("  kubectl get nodes -o wide")
 }
