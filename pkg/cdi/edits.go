@@ -1,0 +1,144 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cdi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
+	"k8s.io/klog/v2"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/switchyard-dev/switchyard/pkg/device"
+)
+
+// kept is what one Refresh came to. It is never changed once it is shared.
+type kept struct {
+	inventory device.Inventory
+	// version is the lowest CDI version that all edits can be written in.
+	version string
+	common  specs.ContainerEdits
+	nodes   []node
+	devices map[string]keptDevice
+}
+
+// keptDevice are the edits of one GPU, or why there are none.
+type keptDevice struct {
+	edits specs.ContainerEdits
+	nodes []node
+	err   error
+}
+
+// generate asks for the edits of an inventory. GPUs that are lost keep those of before.
+func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kept) (*kept, error) {
+	now := &kept{inventory: inv, version: specs.CurrentVersion, devices: map[string]keptDevice{}}
+	if len(inv.GPUs) == 0 {
+		return now, nil
+	}
+	devRoot := w.devRoot()
+	generator, err := w.newGenerator(ctx, devRoot)
+	if err != nil {
+		return nil, fmt.Errorf("set up nvcdi: %w", err)
+	}
+	spec := specs.Spec{Version: specs.CurrentVersion, Kind: Vendor + "/" + Class}
+	if spec.ContainerEdits, err = generator.common(); err != nil {
+		return nil, fmt.Errorf("find the driver's files under %s: %w", w.options.DriverRootMount, err)
+	}
+	now.nodes = nodesOf(spec.ContainerEdits, devRoot, commonNodes...)
+
+	logger := klog.FromContext(ctx)
+	carried := map[string]keptDevice{}
+	var failures []error
+	for _, gpu := range inv.GPUs {
+		name := gpu.Name()
+		if gpu.Health.Reason == device.ReasonLost {
+			carried[name] = before.carry(name, fmt.Errorf("the GPU is lost: %s", gpu.Health.Message))
+			continue
+		}
+		edits, err := generator.device(gpu.UUID)
+		if err != nil {
+			failures = append(failures, &DeviceEditsError{name, err})
+			now.devices[name] = keptDevice{err: err}
+			logger.Error(err, "Cannot find what containers need for a GPU; claims of it fail", "device", name)
+			continue
+		}
+		now.devices[name] = keptDevice{nodes: nodesOf(edits, devRoot, neededNodes(gpu)...)}
+		spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: edits})
+	}
+	if len(failures) > 0 && len(spec.Devices) == 0 {
+		return nil, errors.Join(failures...)
+	}
+	if err := w.finish(&spec); err != nil {
+		return nil, err
+	}
+	now.version, now.common = spec.Version, spec.ContainerEdits
+	for _, d := range spec.Devices {
+		device := now.devices[d.Name]
+		device.edits = d.ContainerEdits
+		now.devices[d.Name] = device
+	}
+	for name, device := range carried {
+		now.devices[name] = device
+	}
+	return now, nil
+}
+
+// carry returns the edits that a device had, or err in their place.
+func (k *kept) carry(name string, err error) keptDevice {
+	if k != nil {
+		if had, ok := k.devices[name]; ok && had.err == nil {
+			return had
+		}
+	}
+	return keptDevice{err: err}
+}
+
+// finish makes edits what a spec holds: with the host's paths, in a fixed order, in the lowest CDI
+// version, and valid.
+func (w *Writer) finish(spec *specs.Spec) error {
+	toHost := root.New(
+		// With the slash, so that /driver-root is not found in /driver-root-2.
+		root.WithRoot(withSlash(w.options.DriverRootMount)),
+		root.WithTargetRoot(withSlash(w.options.DriverRoot)),
+	)
+	if err := transform.Merge(toHost, transform.NewSimplifier()).Transform(spec); err != nil {
+		return fmt.Errorf("translate CDI edits to the host: %w", err)
+	}
+	version, err := specs.MinimumRequiredVersion(spec)
+	if err != nil {
+		return fmt.Errorf("choose the CDI version: %w", err)
+	}
+	spec.Version = version
+	errs := []error{(&cdi.ContainerEdits{ContainerEdits: &spec.ContainerEdits}).Validate()}
+	for i := range spec.Devices {
+		errs = append(errs, (&cdi.ContainerEdits{ContainerEdits: &spec.Devices[i].ContainerEdits}).Validate())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("CDI edits of nvcdi are not valid: %w", err)
+	}
+	return nil
+}
+
+func withSlash(path string) string {
+	if path = filepath.Clean(path); path != "/" {
+		path += "/"
+	}
+	return path
+}
+
+// devRoot is where the device nodes are. They may appear after the process has started.
+func (w *Writer) devRoot() string {
+	if w.options.DevRoot != "" {
+		return w.options.DevRoot
+	}
+	if _, err := statNode(filepath.Join(w.options.DriverRootMount, commonNodes[0])); err == nil {
+		return w.options.DriverRootMount
+	}
+	return "/"
+}

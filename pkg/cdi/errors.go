@@ -1,0 +1,46 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cdi
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNotReady says that Refresh has not succeeded yet.
+var ErrNotReady = errors.New("the driver of this node has not been looked at yet")
+
+// UnknownDeviceError says that a device was not in the inventory of the last Refresh.
+type UnknownDeviceError struct{ Device string }
+
+func (e *UnknownDeviceError) Error() string {
+	return fmt.Sprintf("device %s is not among the GPUs of this node", e.Device)
+}
+
+// DeviceEditsError says that nvcdi could not tell what containers need for a device.
+type DeviceEditsError struct {
+	Device string
+	Err    error
+}
+
+func (e *DeviceEditsError) Error() string {
+	return fmt.Sprintf("device %s: find what containers need: %v", e.Device, e.Err)
+}
+
+func (e *DeviceEditsError) Unwrap() error { return e.Err }
+
+// DeviceNodeError says that a device node which containers need is missing or is none.
+type DeviceNodeError struct {
+	// Device is the device that the node was needed for.
+	Device string
+	// Node is the path of the node as this process sees it.
+	Node string
+	Err  error
+}
+
+func (e *DeviceNodeError) Error() string {
+	return fmt.Sprintf("device %s: device node %s cannot be given to containers: %v; load the NVIDIA driver or make the node (nvidia-modprobe -c 0 -u)", e.Device, e.Node, e.Err)
+}
+
+func (e *DeviceNodeError) Unwrap() error { return e.Err }

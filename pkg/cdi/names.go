@@ -1,0 +1,78 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cdi
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+	"tags.cncf.io/container-device-interface/pkg/parser"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+const (
+	// Vendor and Class are the two halves of the kind of every spec of this package.
+	Vendor = v1alpha1.DriverName
+	Class  = "claim"
+
+	specSuffix = ".json"
+)
+
+// validUID is what may be in a file name and in a CDI device name. Kubernetes UIDs are UUIDs.
+var validUID = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]{0,126}[A-Za-z0-9])?$`)
+
+// ClaimDevice is one device of a claim.
+type ClaimDevice struct {
+	// Name is the device's name in its pool.
+	Name string
+	// ShareID tells shares of one device apart (KEP-5075); empty for a device that is not shared.
+	ShareID types.UID
+}
+
+// deviceName is the name of the claim's device within its spec. The claim's UID is in it because
+// containers of several claims run at once and a qualified name must mean one thing on the node; the
+// share's because one claim may hold two shares of a device.
+func (d ClaimDevice) deviceName(claim types.UID) string {
+	name := string(claim) + "-" + d.Name
+	if d.ShareID != "" {
+		name += "-" + string(d.ShareID)
+	}
+	return name
+}
+
+// QualifiedName is the CDI device ID that the container runtime gets for a device of a claim.
+func QualifiedName(claim types.UID, device ClaimDevice) string {
+	return parser.QualifiedName(Vendor, Class, device.deviceName(claim))
+}
+
+func validateNames(claim types.UID, devices []ClaimDevice) error {
+	if !validUID.MatchString(string(claim)) {
+		return fmt.Errorf("claim UID %q: must be 1 to 128 letters, digits, '-' or '_'", claim)
+	}
+	for _, device := range devices {
+		if device.Name == "" {
+			return fmt.Errorf("claim UID %s: a device has no name", claim)
+		}
+		if err := parser.ValidateDeviceName(device.deviceName(claim)); err != nil {
+			return fmt.Errorf("device %q of claim UID %s cannot be named in CDI: %w", device.Name, claim, err)
+		}
+	}
+	return nil
+}
+
+// specName is the base name of a claim's spec file, which the CDI library gives to transient specs.
+func specName(claim types.UID) string {
+	return cdi.GenerateTransientSpecName(Vendor, Class, string(claim)) + specSuffix
+}
+
+// claimOf is the claim of a spec file's base name.
+func claimOf(name string) (types.UID, bool) {
+	rest, ours := strings.CutPrefix(name, cdi.GenerateTransientSpecName(Vendor, Class, ""))
+	uid, spec := strings.CutSuffix(rest, specSuffix)
+	return types.UID(uid), ours && spec && validUID.MatchString(uid)
+}
