@@ -71,9 +71,11 @@ func (d *demo) trap(ctx context.Context) (string, []string, error) {
 		return "", nil, err
 	}
 	details := append(p.onNode("node-b").draw("plain-"),
-		"▣ = the pod that asked for count: 4. Kubernetes says Running.",
-		fmt.Sprintf("GPU%d and GPU%d lie in two domains and on two sockets: their traffic leaves NVLink.", held[0].index, held[3].index),
-		"inside the container: "+seen.String())
+		"▣ = the pod that asked for count: 4. Kubernetes says Running.")
+	details = append(details, seen.draw()...)
+	if err := d.check(!seen.allLinked(), "the container's GPUs are not all connected by NVLink"); err != nil {
+		return "", nil, err
+	}
 	return "four singles on node-b, then a job that asks for count: 4", details, d.delete(ctx, "plain")
 }
 
@@ -110,7 +112,10 @@ func (d *demo) sameDomain(ctx context.Context) (string, []string, error) {
 	}
 	details = append(details, "without the pin it runs on a whole domain:")
 	details = append(details, p.draw("anywhere-")...)
-	details = append(details, "inside the container: "+seen.String())
+	details = append(details, seen.draw()...)
+	if err := d.check(seen.allLinked(), "every pair of the container's GPUs is connected by NVLink"); err != nil {
+		return "", nil, err
+	}
 	return "the same job with matchAttribute nvswitchDomain", details, d.delete(ctx, "anywhere")
 }
 
@@ -127,13 +132,13 @@ func (d *demo) namedDomain(ctx context.Context) (string, []string, error) {
 	if err := d.check(len(held) == 2 && slices.Equal(held.domains(), []string{"node-b.1"}), "two GPUs of node-b.1, has GPUs %s of %v", held.indexes(), held.domains()); err != nil {
 		return "", nil, err
 	}
-	details := append(p.onNode("node-b").draw("named-domain-"), "inside the container: "+seen.String())
+	details := append(p.onNode("node-b").draw("named-domain-"), seen.draw()...)
 	return `a CEL selector: two GPUs of nvswitchDomain "node-b.1"`, details, nil
 }
 
 // start applies demo/manifests/<name>.yaml, waits until its pod runs and checks that the container sees exactly
 // the GPUs of its claim.
-func (d *demo) start(ctx context.Context, name, claimPrefix string) (sight, error) {
+func (d *demo) start(ctx context.Context, name, claimPrefix string) (*sight, error) {
 	if err := d.cluster.Apply(ctx, "demo/manifests/"+name+".yaml"); err != nil {
 		return nil, err
 	}
