@@ -5,6 +5,7 @@ package device
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -114,64 +115,66 @@ func countDomains(gpus []GPU) {
 // stableDomains returns the name that each node-local domain of seen gets, so that it keeps the one
 // under which most of its GPUs are known. An inventory that names no node gets none.
 func stableDomains(known, seen Inventory) map[string]string {
-	if seen.NodeName == "" || known.NodeName != seen.NodeName {
+	node := seen.NodeName
+	if node == "" || known.NodeName != node {
 		return nil
 	}
-	node := seen.NodeName
-	knownAs := make(map[string]int, len(known.GPUs)) // UUID to number
+	knownAs := localNumbers(node, known.GPUs, func(gpu GPU) string { return cmp.Or(gpu.NVSwitchDomain, gpu.LastDomain) })
 	used := map[int]bool{}
-	for _, gpu := range known.GPUs {
-		if n, ok := localNumber(node, cmp.Or(gpu.NVSwitchDomain, gpu.LastDomain)); ok {
-			knownAs[gpu.UUID] = n
-			used[n] = true
-		}
+	for _, n := range knownAs {
+		used[n] = true
 	}
+	seenAs := localNumbers(node, seen.GPUs, func(gpu GPU) string { return gpu.NVSwitchDomain })
+	keep := keptNumbers(knownAs, seenAs)
 
-	type match struct{ now, was, gpus int }
-	overlap := map[match]int{} // without gpus
-	var local []int
-	for _, gpu := range seen.GPUs {
-		now, ok := localNumber(node, gpu.NVSwitchDomain)
-		if !ok {
-			continue
-		}
-		if !slices.Contains(local, now) {
-			local = append(local, now)
-		}
-		if was, ok := knownAs[gpu.UUID]; ok {
-			overlap[match{now: now, was: was}]++
-		}
-	}
-	slices.Sort(local)
-	matches := make([]match, 0, len(overlap))
-	for m, gpus := range overlap {
-		m.gpus = gpus
-		matches = append(matches, m)
-	}
-	slices.SortFunc(matches, func(a, b match) int {
-		return cmp.Or(cmp.Compare(b.gpus, a.gpus), cmp.Compare(a.was, b.was), cmp.Compare(a.now, b.now))
-	})
-
-	numbers := make(map[int]int, len(local))
-	taken := map[int]bool{}
-	for _, m := range matches {
-		if _, named := numbers[m.now]; !named && !taken[m.was] {
-			numbers[m.now] = m.was
-			taken[m.was] = true
-		}
-	}
-	names := make(map[string]string, len(local))
+	names := map[string]string{}
 	next := 0
-	for _, now := range local {
-		number, named := numbers[now]
-		if !named {
+	for _, now := range slices.Sorted(maps.Values(seenAs)) {
+		number, kept := keep[now]
+		if !kept {
 			for used[next] {
 				next++
 			}
 			number = next
 			used[next] = true
+			keep[now] = number
 		}
 		names[LocalDomain(node, now)] = LocalDomain(node, number)
 	}
 	return names
+}
+
+// localNumbers returns by UUID the number of each GPU's domain, of those in a node-local one.
+func localNumbers(node string, gpus []GPU, domain func(GPU) string) map[string]int {
+	numbers := make(map[string]int, len(gpus))
+	for _, gpu := range gpus {
+		if n, ok := localNumber(node, domain(gpu)); ok {
+			numbers[gpu.UUID] = n
+		}
+	}
+	return numbers
+}
+
+// keptNumbers matches the domains as seen with those known: the two that share most GPUs first, then
+// those with the lowest numbers. It returns the known number of those that keep one.
+func keptNumbers(knownAs, seenAs map[string]int) map[int]int {
+	type match struct{ now, was int }
+	shared := map[match]int{}
+	for uuid, now := range seenAs {
+		if was, ok := knownAs[uuid]; ok {
+			shared[match{now, was}]++
+		}
+	}
+	matches := slices.SortedFunc(maps.Keys(shared), func(a, b match) int {
+		return cmp.Or(cmp.Compare(shared[b], shared[a]), cmp.Compare(a.was, b.was), cmp.Compare(a.now, b.now))
+	})
+	keep := map[int]int{}
+	taken := map[int]bool{}
+	for _, m := range matches {
+		if _, named := keep[m.now]; !named && !taken[m.was] {
+			keep[m.now] = m.was
+			taken[m.was] = true
+		}
+	}
+	return keep
 }

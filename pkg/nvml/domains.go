@@ -56,6 +56,12 @@ func assignDomains(nodeName string, gpus []*gpu, status func(a, b *gpu) peerStat
 		}
 	}
 
+	countDomains(gpus)
+	return settling
+}
+
+// countDomains sets the size of every GPU's domain on this node.
+func countDomains(gpus []*gpu) {
 	sizes := map[string]int{}
 	for _, g := range gpus {
 		sizes[g.NVSwitchDomain]++
@@ -65,7 +71,6 @@ func assignDomains(nodeName string, gpus []*gpu, status func(a, b *gpu) peerStat
 			g.NVSwitchDomainSize = sizes[g.NVSwitchDomain]
 		}
 	}
-	return settling
 }
 
 // linkGraph returns which of the GPUs are connected at NVLink speed inside this node.

@@ -67,12 +67,16 @@ func resolveUnder(root, name string) (string, error) {
 	const maxLinks = 16
 	path := filepath.Join(root, name)
 	for range maxLinks {
-		target, err := os.Readlink(path)
-		if errors.Is(err, fs.ErrNotExist) {
+		info, err := os.Lstat(path)
+		if err != nil {
 			return "", err
 		}
-		if err != nil { // not a link
+		if info.Mode().Type() != fs.ModeSymlink {
 			return path, nil
+		}
+		target, err := os.Readlink(path)
+		if err != nil {
+			return "", err
 		}
 		if filepath.IsAbs(target) {
 			path = filepath.Join(root, target)
@@ -94,7 +98,7 @@ func checkLoadable(path string) error {
 	if err != nil {
 		return fmt.Errorf("read ELF header of %s: %w", path, err)
 	}
-	defer file.Close() //nolint:errcheck // read only
+	defer file.Close()
 	for _, segment := range file.Progs {
 		if end := segment.Off + segment.Filesz; segment.Type == elf.PT_LOAD && end > uint64(info.Size()) {
 			return fmt.Errorf("%s is incomplete: %d bytes of at least %d", path, info.Size(), end)
@@ -124,7 +128,7 @@ func loadedFile() (string, fs.FileInfo) {
 	if err != nil {
 		return "", nil
 	}
-	defer maps.Close() //nolint:errcheck // read only
+	defer maps.Close()
 	for lines := bufio.NewScanner(maps); lines.Scan(); {
 		_, rest, found := strings.Cut(lines.Text(), " /")
 		path := "/" + rest

@@ -54,7 +54,7 @@ func (q *query) links() links {
 
 // remote adds the other end of an active link.
 func (q *query) remote(link int, result *links) {
-	kind := gonvml.IntNvLinkDeviceType(gonvml.NVLINK_DEVICE_TYPE_UNKNOWN)
+	kind := gonvml.NVLINK_DEVICE_TYPE_UNKNOWN
 	if q.asking("nvmlDeviceGetNvLinkRemoteDeviceType") {
 		if answer, ret := q.gpu.handle.GetNvLinkRemoteDeviceType(link); q.answered("nvmlDeviceGetNvLinkRemoteDeviceType", ret) {
 			kind = answer

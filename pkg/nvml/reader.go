@@ -224,21 +224,16 @@ func (q *query) asking(call string) bool {
 
 // answered reports whether the call succeeded. It marks the GPU as unhealthy if ret says so.
 func (q *query) answered(call string, ret gonvml.Return) bool {
-	reason := ""
 	switch ret {
 	case gonvml.SUCCESS:
 		return true
 	case gonvml.ERROR_GPU_IS_LOST:
-		reason = device.ReasonLost
+		q.unhealthy(device.ReasonLost, call, ret)
 	case gonvml.ERROR_RESET_REQUIRED:
-		reason = device.ReasonResetRequired
-	default:
-		if nvmlGone(ret) {
-			q.gone = unavailable(call+" of GPU "+q.gpu.UUID, ret)
-		}
-		return false
+		q.unhealthy(device.ReasonResetRequired, call, ret)
+	case gonvml.ERROR_UNINITIALIZED, gonvml.ERROR_DRIVER_NOT_LOADED: // as in nvmlGone
+		q.gone = unavailable(call+" of GPU "+q.gpu.UUID, ret)
 	}
-	q.unhealthy(reason, call, ret)
 	return false
 }
 

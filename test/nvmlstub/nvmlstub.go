@@ -77,7 +77,7 @@ func Build(ctx context.Context, path string, options Options) error {
 	if err != nil {
 		return fmt.Errorf("build stub NVML: %w", err)
 	}
-	defer os.RemoveAll(work) //nolint:errcheck // temporary
+	defer os.RemoveAll(work)
 
 	header, err := os.ReadFile(filepath.Join(include, "nvml.h"))
 	if err != nil {
