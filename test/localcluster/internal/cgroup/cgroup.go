@@ -37,14 +37,17 @@ type Hierarchy struct {
 	Mountpoint string
 	// V2 tells the unified hierarchy from those of v1.
 	V2 bool
+	// Companion is true for a v2 hierarchy that accompanies those of v1. It
+	// has no controllers, so the cluster makes no groups there; container
+	// runtimes do, however.
+	Companion bool
 	// Cpuset is true for the v1 hierarchy whose groups need CPUs and memory
 	// nodes before they accept processes.
 	Cpuset bool
 }
 
 // ParseHierarchies finds the cgroup mounts in the contents of
-// /proc/self/mountinfo. A v2 mount that only accompanies v1 (a "hybrid" host)
-// is left out: it has no controllers and container runtimes ignore it.
+// /proc/self/mountinfo.
 func ParseHierarchies(mountinfo io.Reader) ([]Hierarchy, error) {
 	var v1, v2 []Hierarchy
 	seen := map[string]bool{}
@@ -72,13 +75,13 @@ func ParseHierarchies(mountinfo io.Reader) ([]Hierarchy, error) {
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("read mount table: %w", err)
 	}
-	if len(v1) > 0 {
-		return v1, nil
-	}
 	if len(v2) > 1 {
 		v2 = v2[:1]
 	}
-	return v2, nil
+	if len(v1) > 0 && len(v2) > 0 {
+		v2[0].Companion = true
+	}
+	return slices.Concat(v1, v2), nil
 }
 
 // Tree is the cluster's part of all hierarchies.
@@ -112,6 +115,9 @@ func Group(sandbox string) string { return Base + "/" + sandbox }
 // Create makes the groups of a sandbox. Groups that exist are kept.
 func (t *Tree) Create(sandbox string) error {
 	for _, h := range t.hierarchies {
+		if h.Companion {
+			continue
+		}
 		dir := h.Mountpoint
 		for part := range strings.SplitSeq(strings.TrimPrefix(Group(sandbox), "/"), "/") {
 			if h.V2 {
@@ -190,6 +196,9 @@ func delegate(dir string) error {
 // own services. PID 0 is the caller.
 func (t *Tree) Join(sandbox string, pid int) error {
 	for _, h := range t.hierarchies {
+		if h.Companion {
+			continue
+		}
 		procs := filepath.Join(h.Mountpoint, Group(sandbox), initGroup, "cgroup.procs")
 		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o644); err != nil {
 			return fmt.Errorf("move process %d into the control group of %s: %w", pid, sandbox, err)

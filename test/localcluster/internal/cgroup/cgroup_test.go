@@ -22,11 +22,11 @@ func TestParseHierarchies(t *testing.T) {
 			[]Hierarchy{{Mountpoint: "/sys/fs/cgroup", V2: true}},
 		},
 		{
-			"on a hybrid host v1 counts", "30 1 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n" +
+			"on a hybrid host v2 is a companion", "30 1 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n" +
 				"31 1 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +
 				"32 1 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n" +
 				"33 1 0:29 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n",
-			[]Hierarchy{{Mountpoint: "/sys/fs/cgroup/memory"}, {Mountpoint: "/sys/fs/cgroup/cpuset", Cpuset: true}, {Mountpoint: "/sys/fs/cgroup/systemd"}},
+			[]Hierarchy{{Mountpoint: "/sys/fs/cgroup/memory"}, {Mountpoint: "/sys/fs/cgroup/cpuset", Cpuset: true}, {Mountpoint: "/sys/fs/cgroup/systemd"}, {Mountpoint: "/sys/fs/cgroup/unified", V2: true, Companion: true}},
 		},
 		{
 			"a hierarchy mounted twice at one place counts once", "31 1 0:27 / /c rw - cgroup cgroup rw,memory\n32 1 0:27 / /c rw - cgroup cgroup rw,memory\n",
@@ -87,6 +87,17 @@ func TestCreateMakesGroupsThatTakeProcesses(t *testing.T) {
 	}
 	if control, err := os.ReadFile(filepath.Join(v2, "switchyard/node-a/init/cgroup.subtree_control")); err != nil || string(control) != "" {
 		t.Errorf("v2: the leaf with processes delegates %q, %v", control, err)
+	}
+}
+
+func TestCompanionIsLeftToContainerRuntimes(t *testing.T) {
+	tree, _, v2 := fake(t)
+	tree.hierarchies[1].Companion = true
+	if err := tree.Create("node-a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(v2, "switchyard")); err == nil {
+		t.Error("a group was made there")
 	}
 }
 

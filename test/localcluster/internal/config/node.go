@@ -183,7 +183,6 @@ disabled_plugins = [
   sandbox = "{{.Pause}}"
 
 [plugins.'io.containerd.cri.v1.runtime']
-  enable_cdi = true
   cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
   # Root may lack CAP_SYS_RESOURCE in a container or a small VM.
   restrict_oom_score_adj = true

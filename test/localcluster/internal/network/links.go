@@ -93,6 +93,11 @@ func ConnectControlPlane(p Plan, pid int) error {
 	if err := cp.up(bridge); err != nil {
 		return err
 	}
+	// Service addresses need some route, so that a packet gets as far as to
+	// where kube-proxy replaces its destination.
+	if err := cp.route(bridge, p.Services(), netip.Addr{}); err != nil {
+		return err
+	}
 	root, err := host()
 	if err != nil {
 		return err
@@ -155,8 +160,7 @@ func ConnectPods(p Plan, nodes map[int]int) error {
 		if err != nil {
 			return err
 		}
-		// The host, and with it the API server's service network as seen
-		// from a pod on the host network, lies beyond the control plane.
+		// For services, as above, and for answers to the host.
 		err = n.route(nodeLink, netip.PrefixFrom(netip.IPv4Unspecified(), 0), p.ControlPlane())
 		for other := range nodes {
 			if err == nil && other != index {
@@ -281,15 +285,19 @@ func (n *namespace) address(name string, addr netip.Addr, bits int) error {
 	return nil
 }
 
+// route leads a network through a link, via a neighbour unless that is zero.
 func (n *namespace) route(name string, to netip.Prefix, via netip.Addr) error {
 	link, err := n.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("look up link %s: %w", name, err)
 	}
 	dst := &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), 32)}
-	route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Gw: via.AsSlice()}
+	route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Scope: netlink.SCOPE_LINK}
+	if via.IsValid() {
+		route.Gw, route.Scope = via.AsSlice(), netlink.SCOPE_UNIVERSE
+	}
 	if err := n.RouteReplace(route); err != nil {
-		return fmt.Errorf("route %s via %s: %w", to, via, err)
+		return fmt.Errorf("route %s through %s: %w", to, name, err)
 	}
 	return nil
 }
