@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,10 +74,8 @@ func (r *callRecorder) first(function string) bool {
 func (n *Node) Calls() map[string]int {
 	n.calls.mu.Lock()
 	defer n.calls.mu.Unlock()
-	counts := make(map[string]int, len(n.calls.counts))
-	for function, count := range n.calls.counts {
-		counts[function] = count
-	}
+	counts := map[string]int{}
+	maps.Copy(counts, n.calls.counts)
 	return counts
 }
 

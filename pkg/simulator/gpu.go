@@ -185,7 +185,7 @@ func (g *gpuCalls) GetMemoryInfo() (nvml.Memory, nvml.Return) {
 }
 
 // GetMemoryInfo_v2 is nvmlDeviceGetMemoryInfo_v2.
-func (g *gpuCalls) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) { //nolint:revive,staticcheck // NVML's name
+func (g *gpuCalls) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) { //nolint:revive // NVML's name
 	snap, ret := g.probing("GetMemoryInfo_v2")
 	if ret != nvml.SUCCESS {
 		return nvml.Memory_v2{}, ret
@@ -230,7 +230,7 @@ func (g *gpuCalls) GetBoardPartNumber() (string, nvml.Return) {
 }
 
 // GetModuleId is nvmlDeviceGetModuleId.
-func (g *gpuCalls) GetModuleId() (int, nvml.Return) { //nolint:revive,staticcheck // NVML's name
+func (g *gpuCalls) GetModuleId() (int, nvml.Return) { //nolint:revive // NVML's name
 	snap, ret := g.cached("GetModuleId")
 	if ret != nvml.SUCCESS {
 		return 0, ret
@@ -243,7 +243,7 @@ func (g *gpuCalls) GetModuleId() (int, nvml.Return) { //nolint:revive,staticchec
 
 // GetNumaNodeId is nvmlDeviceGetNumaNodeId: the node of the GPU's own memory, which is not that of its
 // PCI device.
-func (g *gpuCalls) GetNumaNodeId() (int, nvml.Return) { //nolint:revive,staticcheck // NVML's name
+func (g *gpuCalls) GetNumaNodeId() (int, nvml.Return) { //nolint:revive // NVML's name
 	snap, ret := g.cached("GetNumaNodeId")
 	if ret != nvml.SUCCESS {
 		return 0, ret

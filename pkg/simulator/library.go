@@ -158,7 +158,7 @@ func (l *libraryCalls) SystemGetCudaDriverVersion() (int, nvml.Return) {
 }
 
 // SystemGetCudaDriverVersion_v2 is nvmlSystemGetCudaDriverVersion_v2.
-func (l *libraryCalls) SystemGetCudaDriverVersion_v2() (int, nvml.Return) { //nolint:revive,staticcheck // NVML's name
+func (l *libraryCalls) SystemGetCudaDriverVersion_v2() (int, nvml.Return) { //nolint:revive // NVML's name
 	return l.cudaVersion("nvmlSystemGetCudaDriverVersion_v2")
 }
 
@@ -207,7 +207,7 @@ func (l *libraryCalls) DeviceGetHandleBySerial(serial string) (nvml.Device, nvml
 
 // DeviceGetHandleByPciBusId is nvmlDeviceGetHandleByPciBusId_v2. It takes domains of four and of eight
 // digits.
-func (l *libraryCalls) DeviceGetHandleByPciBusId(id string) (nvml.Device, nvml.Return) { //nolint:revive,staticcheck // NVML's name
+func (l *libraryCalls) DeviceGetHandleByPciBusId(id string) (nvml.Device, nvml.Return) { //nolint:revive // NVML's name
 	id = strings.ToLower(id)
 	if domain, rest, ok := strings.Cut(id, ":"); ok && len(domain) == 8 {
 		id = strings.TrimPrefix(domain, "0000") + ":" + rest
@@ -261,8 +261,8 @@ var simulated = sync.OnceValue(func() []string {
 		"nvmlDevice":   reflect.TypeFor[*gpuCalls](),
 		"nvmlEventSet": reflect.TypeFor[*eventSetCalls](),
 	} {
-		for i := range calls.NumMethod() {
-			names = append(names, prefix+versionSuffix.ReplaceAllString(calls.Method(i).Name, ""))
+		for method := range calls.Methods() {
+			names = append(names, prefix+versionSuffix.ReplaceAllString(method.Name, ""))
 		}
 	}
 	slices.Sort(names)

@@ -101,7 +101,7 @@ func Open(dir string) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open simulated node: %w", err)
 	}
-	n := &Node{dir: absolute, now: time.Now, logger: klog.Background().WithName("simulator")}
+	n := &Node{dir: absolute, now: time.Now, logger: klog.LoggerWithName(klog.Background(), "simulator")}
 	n.calls.path = filepath.Join(absolute, callLog)
 	n.lib = newLibrary(n)
 	if _, err := n.snapshot(); err != nil {

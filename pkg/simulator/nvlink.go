@@ -212,7 +212,7 @@ func (g *gpuCalls) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
 }
 
 // GetGpuFabricInfo_v4 is nvmlDeviceGetGpuFabricInfo_v4.
-func (g *gpuCalls) GetGpuFabricInfo_v4() (nvml.GpuFabricInfo_v4, nvml.Return) { //nolint:revive,staticcheck // NVML's name
+func (g *gpuCalls) GetGpuFabricInfo_v4() (nvml.GpuFabricInfo_v4, nvml.Return) { //nolint:revive // NVML's name
 	old, ret := g.GetGpuFabricInfo()
 	if ret != nvml.SUCCESS {
 		return nvml.GpuFabricInfo_v4{}, ret

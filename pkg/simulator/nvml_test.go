@@ -14,7 +14,6 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
-
 	"k8s.io/klog/v2"
 
 	"github.com/switchyard-dev/switchyard/pkg/simulator/profile"
@@ -532,12 +531,13 @@ func TestCallsAreRecordedForOtherProcesses(t *testing.T) {
 }
 
 func TestLookupSymbol(t *testing.T) {
+	n := newNode(t, "t4")
 	for symbol, want := range map[string]bool{
 		"nvmlInit_v2": true, "nvmlDeviceGetCount_v2": true, "nvmlDeviceGetP2PStatus": true, "nvmlDeviceGetNvLinkRemotePciInfo_v2": true,
 		"nvmlDeviceGetGpuFabricInfo": true, "nvmlEventSetWait_v2": true, "nvmlSystemGetCudaDriverVersion_v2": true,
 		"nvmlDeviceGetGpuFabricInfoV": false, "nvmlDeviceGetFanSpeed": false, "": false,
 	} {
-		if err := newNode(t, "t4").NVML().Extensions().LookupSymbol(symbol); (err == nil) != want {
+		if err := n.NVML().Extensions().LookupSymbol(symbol); (err == nil) != want {
 			t.Errorf("%q: %v", symbol, err)
 		}
 	}

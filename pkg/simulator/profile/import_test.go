@@ -133,7 +133,8 @@ func TestImportRefuses(t *testing.T) {
 		want    string
 	}{
 		"more links than NVML knows": {
-			table("X NV18 NV19 0 0", "NV18 X NV18 0 0", "NV19 NV18 X 0 0"), ImportOptions{Name: "x"},
+			table("X NV18 NV19 0 0", "NV18 X NV18 0 0", "NV19 NV18 X 0 0"),
+			ImportOptions{Name: "x"},
 			"GPUs [0 1 2] are not all connected alike, and would need 37 NVLinks a GPU",
 		},
 		"a bad name":       {good, ImportOptions{Name: "A b"}, "name: Invalid value"},

@@ -104,11 +104,9 @@ func validateGPUs(gpus []GPU, path *field.Path) field.ErrorList {
 	}
 	seen := map[string]bool{}
 	modules := map[int]bool{}
-	// A bridge hangs off one parent only: the tree of sysfs has one path to it.
-	parents := map[string]string{}
 	for i, gpu := range gpus {
 		path := path.Index(i)
-		errs = append(errs, busID(gpu.BusID, path.Child("busID"))...)
+		errs = append(errs, validateGPU(gpu, path)...)
 		if seen[gpu.BusID] {
 			errs = append(errs, field.Duplicate(path.Child("busID"), gpu.BusID))
 		}
@@ -116,31 +114,42 @@ func validateGPUs(gpus []GPU, path *field.Path) field.ErrorList {
 		if i > 0 && gpu.BusID < gpus[i-1].BusID {
 			errs = append(errs, field.Invalid(path.Child("busID"), gpu.BusID, "GPUs must be in the order of their PCI addresses, as NVML's indexes are"))
 		}
-		if !pcieRootPattern.MatchString(gpu.PCIeRoot) {
-			errs = append(errs, field.Invalid(path.Child("pcieRoot"), gpu.PCIeRoot, `must be a root complex such as "pci0000:48"`))
-		}
-		parent := gpu.PCIeRoot
-		for j, bridge := range gpu.Bridges {
-			path := path.Child("bridges").Index(j)
-			errs = append(errs, busID(bridge, path)...)
-			if known, ok := parents[bridge]; ok && known != parent {
-				errs = append(errs, field.Invalid(path, bridge, "hangs off "+known+" in another entry and off "+parent+" here"))
-			}
-			parents[bridge] = parent
-			parent = bridge
-		}
-		errs = append(errs, numaNode(gpu.NUMANode, path.Child("numaNode"))...)
-		errs = append(errs, numaNode(gpu.MemoryNUMANode, path.Child("memoryNUMANode"))...)
 		if gpu.ModuleID != 0 && modules[gpu.ModuleID] {
 			errs = append(errs, field.Duplicate(path.Child("moduleID"), gpu.ModuleID))
 		}
 		modules[gpu.ModuleID] = true
 	}
+	return append(errs, validateTree(gpus, seen, path)...)
+}
+
+func validateGPU(gpu GPU, path *field.Path) field.ErrorList {
+	errs := busID(gpu.BusID, path.Child("busID"))
+	if !pcieRootPattern.MatchString(gpu.PCIeRoot) {
+		errs = append(errs, field.Invalid(path.Child("pcieRoot"), gpu.PCIeRoot, `must be a root complex such as "pci0000:48"`))
+	}
+	for i, bridge := range gpu.Bridges {
+		errs = append(errs, busID(bridge, path.Child("bridges").Index(i))...)
+	}
+	errs = append(errs, numaNode(gpu.NUMANode, path.Child("numaNode"))...)
+	return append(errs, numaNode(gpu.MemoryNUMANode, path.Child("memoryNUMANode"))...)
+}
+
+// validateTree holds bridges to their place: each hangs off one parent, and none is a GPU.
+func validateTree(gpus []GPU, addresses map[string]bool, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	parents := map[string]string{}
 	for i, gpu := range gpus {
+		parent := gpu.PCIeRoot
 		for j, bridge := range gpu.Bridges {
-			if seen[bridge] {
-				errs = append(errs, field.Invalid(path.Index(i).Child("bridges").Index(j), bridge, "is the address of a GPU"))
+			path := path.Index(i).Child("bridges").Index(j)
+			if addresses[bridge] {
+				errs = append(errs, field.Invalid(path, bridge, "is the address of a GPU"))
 			}
+			if known, ok := parents[bridge]; ok && known != parent {
+				errs = append(errs, field.Invalid(path, bridge, "hangs off "+known+" in another entry and off "+parent+" here"))
+			}
+			parents[bridge] = parent
+			parent = bridge
 		}
 	}
 	return errs

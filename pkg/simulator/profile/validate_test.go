@@ -163,8 +163,12 @@ func TestLinksAreNumberedAtBothEnds(t *testing.T) {
 	want := make(LinkTable, 2)
 	for gpu, other := range []int{1, 0} {
 		want[gpu] = []LinkEnd{
-			{Kind: EndSwitch}, {Kind: EndSwitch},
-			{Kind: EndGPU, GPU: other, Link: 2}, {Kind: EndGPU, GPU: other, Link: 3}, {Kind: EndGPU, GPU: other, Link: 4}, {Kind: EndGPU, GPU: other, Link: 5},
+			{Kind: EndSwitch},
+			{Kind: EndSwitch},
+			{Kind: EndGPU, GPU: other, Link: 2},
+			{Kind: EndGPU, GPU: other, Link: 3},
+			{Kind: EndGPU, GPU: other, Link: 4},
+			{Kind: EndGPU, GPU: other, Link: 5},
 			{}, // goes nowhere
 		}
 	}
