@@ -15,24 +15,19 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/test/harness/claim"
+	"github.com/switchyard-dev/switchyard/test/harness/controlplane"
 	"github.com/switchyard-dev/switchyard/test/harness/kubelet"
 	"github.com/switchyard-dev/switchyard/test/harness/plugin"
 )
 
-const (
-	// patience is how long anything may take that happens by itself. It is long because other programs
-	// may keep the machine busy; what is expected to be fast is measured by the benchmarks.
-	patience = time.Minute
-
-	pluginNamespace = "switchyard-system"
-	serviceAccount  = "switchyard-kubelet-plugin"
-)
+// patience is how long anything may take that happens by itself. It is long because other programs
+// may keep the machine busy; what is expected to be fast is measured by the benchmarks.
+const patience = time.Minute
 
 // node is a simulated GPU node that the API server knows, with a kubelet but without a plugin yet.
 type node struct {
@@ -80,48 +75,20 @@ func newNamedNode(t *testing.T, name, profile string) *node {
 	return n
 }
 
-// join makes the Node object, a pod of the DaemonSet on it, the pod's token, and a namespace.
-func (n *node) join(t *testing.T) error {
-	ctx, core := t.Context(), cluster.Client().CoreV1()
-	object, err := core.Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}, metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
+// join makes the node known to the API server, with a pod of the plugin's, and makes the namespace.
+func (n *node) join(t *testing.T) (err error) {
 	t.Cleanup(func() {
-		// The test's own context has ended.
-		err := core.Nodes().Delete(context.Background(), n.Name, metav1.DeleteOptions{})
-		err = errors.Join(err, cluster.Client().ResourceV1().ResourceSlices().DeleteCollection(context.Background(),
-			metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + n.Name}))
-		if err != nil {
+		if err := cluster.RemoveNode(context.Background(), n.Name); err != nil { // the test's own context has ended
 			t.Error(err)
 		}
 	})
-	object.Status.NodeInfo.ContainerRuntimeVersion = "containerd://2.4.2"
-	if _, err := core.Nodes().UpdateStatus(ctx, object, metav1.UpdateOptions{}); err != nil {
-		return err
-	}
-	pod, err := core.Pods(pluginNamespace).Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "plugin-"},
-		Spec: corev1.PodSpec{
-			NodeName:           n.Name,
-			ServiceAccountName: serviceAccount,
-			Containers:         []corev1.Container{{Name: "plugin", Image: "none"}},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
-	if n.token, err = cluster.PodToken(ctx, pod); err != nil {
+	if n.token, err = cluster.JoinNode(t.Context(), n.Name, controlplane.RuntimeVersion); err != nil {
 		return err
 	}
 	if err := cluster.WriteKubeconfig(n.Kubeconfig(), n.token); err != nil {
 		return err
 	}
-	_, err = core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name:   n.namespace,
-		Labels: map[string]string{resourceapi.DRAAdminNamespaceLabelKey: "true"},
-	}}, metav1.CreateOptions{})
-	return err
+	return cluster.CreateNamespace(t.Context(), n.namespace)
 }
 
 // start runs the plugin and waits until the kubelet has registered it.
@@ -162,9 +129,7 @@ func (n *node) running(t *testing.T, options plugin.Options) *plugin.Plugin {
 // slices are the node's ResourceSlices as the API server lists them, in order of their names.
 func (n *node) slices(t *testing.T) []resourceapi.ResourceSlice {
 	t.Helper()
-	list, err := cluster.Client().ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{
-		FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + n.Name,
-	})
+	list, err := cluster.Client().ResourceV1().ResourceSlices().List(t.Context(), controlplane.SlicesOf(n.Name))
 	if err != nil {
 		t.Fatal(err)
 	}
