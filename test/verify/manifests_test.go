@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
+	dracel "k8s.io/dynamic-resource-allocation/cel"
 	"sigs.k8s.io/yaml"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
@@ -47,36 +48,69 @@ func decode(content string) ([]runtime.Object, error) {
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", i, err)
 		}
-		if err := opaqueConfigs(object); err != nil {
+		if err := oursOf(object).check(); err != nil {
 			return nil, fmt.Errorf("document %d: %w", i, err)
 		}
 		objects = append(objects, object)
 	}
 }
 
-// opaqueConfigs decodes what an object configures for our driver as the driver does.
-func opaqueConfigs(object runtime.Object) error {
-	var configs []resourceapi.DeviceConfiguration
+// ours are the parts of an object that our driver and the scheduler read: opaque configurations and CEL
+// selectors.
+type ours struct {
+	configs   []resourceapi.DeviceConfiguration
+	selectors []resourceapi.DeviceSelector
+	// devices are some that the selectors must be able to judge.
+	devices []dracel.Device
+}
+
+func oursOf(object runtime.Object) ours {
+	found := ours{devices: []dracel.Device{bareGPU}}
+	claim := func(spec resourceapi.DeviceClaim) {
+		for _, config := range spec.Config {
+			found.configs = append(found.configs, config.DeviceConfiguration)
+		}
+		for _, request := range spec.Requests {
+			if request.Exactly != nil {
+				found.selectors = append(found.selectors, request.Exactly.Selectors...)
+			}
+			for _, alternative := range request.FirstAvailable {
+				found.selectors = append(found.selectors, alternative.Selectors...)
+			}
+		}
+	}
 	switch o := object.(type) {
 	case *resourceapi.DeviceClass:
 		for _, config := range o.Spec.Config {
-			configs = append(configs, config.DeviceConfiguration)
+			found.configs = append(found.configs, config.DeviceConfiguration)
 		}
+		found.selectors = o.Spec.Selectors
+		// A class sees the devices of all drivers; a claim's selectors those that its class has let through.
+		found.devices = append(found.devices, dracel.Device{Driver: "nic.example.com"})
 	case *resourceapi.ResourceClaim:
-		for _, config := range o.Spec.Devices.Config {
-			configs = append(configs, config.DeviceConfiguration)
-		}
+		claim(o.Spec.Devices)
 	case *resourceapi.ResourceClaimTemplate:
-		for _, config := range o.Spec.Spec.Devices.Config {
-			configs = append(configs, config.DeviceConfiguration)
-		}
+		claim(o.Spec.Spec.Devices)
 	}
-	for _, config := range configs {
+	return found
+}
+
+// check decodes configurations as the driver does, and evaluates selectors as the scheduler does: one that
+// fails on any device fails the pod.
+func (o ours) check() error {
+	for _, config := range o.configs {
 		if config.Opaque == nil || config.Opaque.Driver != v1alpha1.DriverName {
 			continue
 		}
 		if _, err := v1alpha1.Decode(config.Opaque.Parameters.Raw); err != nil {
 			return err
+		}
+	}
+	for _, selector := range o.selectors {
+		for _, d := range o.devices {
+			if _, err := matches(selector.CEL.Expression, d); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -126,6 +160,8 @@ func TestDecodeRefusesWhatKubernetesWouldDrop(t *testing.T) {
 		"a field twice":    {"apiVersion: v1\nkind: Namespace\nmetadata: {name: a, name: b}", "already set"},
 		"an unknown field in our own configuration": {"apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: a}\n" +
 			"spec: {config: [{opaque: {driver: gpu.switchyard.dev, parameters: {apiVersion: switchyard.dev/v1alpha1, kind: GPUConfig, sharring: {}}}}]}", "sharring"},
+		"a selector that fails on a device without the attribute": {"apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: a}\n" +
+			`spec: {selectors: [{cel: {expression: 'device.attributes["gpu.switchyard.dev"].nvswitchDomain == "a"'}}]}`, "no such key"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,103 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build verify
+
+package verify
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	dracel "k8s.io/dynamic-resource-allocation/cel"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/device"
+	"github.com/switchyard-dev/switchyard/pkg/resourcemodel"
+)
+
+// published is a GPU as the driver publishes it.
+func published(gpu device.GPU) dracel.Device {
+	pool := resourcemodel.DriverResources("node-a", device.Inventory{GPUs: []device.GPU{gpu}}).Pools["node-a"]
+	d := pool.Slices[0].Devices[0]
+	return dracel.Device{Driver: v1alpha1.DriverName, Attributes: d.Attributes, Capacity: d.Capacity}
+}
+
+// bareGPU has nothing but what every GPU has.
+var bareGPU = published(device.GPU{UUID: "GPU-0"})
+
+func TestDeviceClassesSelect(t *testing.T) {
+	linked := published(device.GPU{UUID: "GPU-1", NVSwitchDomain: "node-a.0", NVSwitchDomainSize: 8})
+	unlinked := published(device.GPU{UUID: "GPU-2"})
+	partition := published(device.GPU{UUID: "GPU-3", NVSwitchDomain: "node-a.0"})
+	partition.Attributes[resourcemodel.AttributeType] = resourceapi.DeviceAttribute{StringValue: new("mig")}
+	foreign := dracel.Device{Driver: "gpu.example.com", Attributes: linked.Attributes}
+
+	tests := map[string]struct{ yes, no []dracel.Device }{
+		"gpu.switchyard.dev":        {yes: []dracel.Device{linked, unlinked}, no: []dracel.Device{partition, foreign}},
+		"nvlink.gpu.switchyard.dev": {yes: []dracel.Device{linked}, no: []dracel.Device{unlinked, partition, foreign}},
+	}
+	for name, class := range classes(t) {
+		test, ok := tests[name]
+		if !ok {
+			t.Errorf("class %s has no test", name)
+			continue
+		}
+		delete(tests, name)
+		t.Run(name, func(t *testing.T) {
+			for i, d := range slices.Concat(test.yes, test.no) {
+				if got, want := selects(t, class, d), i < len(test.yes); got != want {
+					t.Errorf("device of %s with %v: selected %t, want %t", d.Driver, d.Attributes, got, want)
+				}
+			}
+		})
+	}
+	for name := range tests {
+		t.Errorf("class %s is not in the manifests", name)
+	}
+}
+
+func classes(t *testing.T) map[string]*resourceapi.DeviceClass {
+	t.Helper()
+	objects, err := decode(read(t, "deployments/manifests/device-classes.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]*resourceapi.DeviceClass{}
+	for _, o := range objects {
+		class := o.(*resourceapi.DeviceClass)
+		found[class.Name] = class
+	}
+	return found
+}
+
+// selects evaluates a class's selectors. An expression that fails at run time fails the test.
+func selects(t *testing.T, class *resourceapi.DeviceClass, d dracel.Device) bool {
+	t.Helper()
+	for _, selector := range class.Spec.Selectors {
+		match, err := matches(selector.CEL.Expression, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !match {
+			return false
+		}
+	}
+	return true
+}
+
+// matches evaluates a selector as the scheduler does.
+func matches(expression string, d dracel.Device) (bool, error) {
+	compiled := dracel.GetCompiler(dracel.Features{}).CompileCELExpression(expression, dracel.Options{})
+	if compiled.Error != nil {
+		return false, fmt.Errorf("%s: %w", expression, compiled.Error)
+	}
+	match, _, err := compiled.DeviceMatches(context.Background(), d)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", expression, err)
+	}
+	return match, nil
+}
