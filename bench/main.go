@@ -17,18 +17,17 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-
-	"github.com/spf13/pflag"
 )
 
 func main() {
-	pattern := pflag.String("run", "", "Run the benchmarks whose name matches this regular expression.")
-	output := pflag.String("output", "bench/results/latest.jsonl", "File for the results.")
-	list := pflag.Bool("list", false, "List the benchmarks and what they measure.")
-	pflag.Parse()
+	pattern := flag.String("run", "", "Run the benchmarks whose name matches this regular expression.")
+	output := flag.String("output", "bench/results/latest.jsonl", "File for the results.")
+	list := flag.Bool("list", false, "List the benchmarks and what they measure.")
+	flag.Parse()
 	if *list {
 		printList(os.Stdout, benchmarks())
 		return

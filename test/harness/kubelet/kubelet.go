@@ -212,11 +212,14 @@ func (k *Kubelet) admit(socket string, info *registerapi.PluginInfo) (*plugin, e
 func dial(socket string) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("unix:"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{
-			BaseDelay:  time.Millisecond, // the default of a second would hide how soon a plugin serves
-			Multiplier: 1.6,
-			MaxDelay:   100 * time.Millisecond,
-		}}))
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{
+				BaseDelay:  time.Millisecond, // the default of a second would hide how soon a plugin serves
+				Multiplier: 1.6,
+				MaxDelay:   100 * time.Millisecond,
+			},
+			MinConnectTimeout: 5 * time.Second,
+		}))
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", socket, err)
 	}
