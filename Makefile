@@ -73,7 +73,7 @@ test-integration: build ## Run the tests against a real API server
 
 .PHONY: test-e2e
 test-e2e: build ## Run the tests on a real cluster with simulated GPUs
-	$(GO) build -trimpath -tags crashpoints -o build/crashpoints/ ./cmd/switchyard-sim
+	$(GO) build -tags crashpoints -o build/crashpoints/ ./cmd/switchyard-sim
 	$(GO) test -tags e2e -timeout 20m ./test/e2e/...
 
 .PHONY: lint
