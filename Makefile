@@ -103,8 +103,10 @@ fuzz: deps ## Fuzz every parser of foreign input for FUZZTIME each (10s)
 ##@ Maintain
 
 .PHONY: generate
-generate: deps $(TOOLS)/controller-gen ## Write generated code and reference documentation
+generate: deps $(TOOLS)/controller-gen $(TOOLS)/crd-ref-docs ## Write generated code and reference documentation
 	$(TOOLS)/controller-gen object:headerFile=test/tools/header.go.txt paths=./api/...
+	$(TOOLS)/crd-ref-docs --source-path=api/v1alpha1 --config=test/tools/crd-ref-docs.yaml --renderer=markdown \
+		--output-path=docs/reference/configuration.md --log-level=ERROR
 	$(GO) run ./internal/gendocs docs/reference
 
 # Everything below serves the targets above.
@@ -117,5 +119,6 @@ deps:
 $(LINTER): test/tools/go.mod test/tools/go.sum $(wildcard test/tools/golangci-lint/*.go)
 	$(GO) build -C test/tools -o $@ ./golangci-lint
 
-$(TOOLS)/controller-gen: test/tools/go.mod test/tools/go.sum
-	$(GO) build -C test/tools -o $(abspath $@) sigs.k8s.io/controller-tools/cmd/controller-gen
+$(TOOLS)/controller-gen $(TOOLS)/crd-ref-docs &: test/tools/go.mod test/tools/go.sum
+	$(GO) build -C test/tools -o $(abspath $(TOOLS))/ \
+		sigs.k8s.io/controller-tools/cmd/controller-gen github.com/elastic/crd-ref-docs
