@@ -47,7 +47,7 @@ func (c *Cluster) watchServices(ctx context.Context, shape config.Cluster, machi
 			}
 		}
 		for i, s := range services {
-			if s.Exits == baseline[i] {
+			if s.Exits <= baseline[i]+s.AllowedExits {
 				continue
 			}
 			log := filepath.Join(c.layout.Logs(machine), s.Name+".log")

@@ -14,7 +14,9 @@ import (
 // subdomain is a DNS subdomain as Kubernetes has it (RFC 1123).
 var subdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
-const maxNodeName = 253
+// maxNodeName is less than the 253 characters that the API allows: a kubelet
+// labels its node with its name, and label values have at most 63.
+const maxNodeName = 63
 
 // checkNames refuses node names that Kubernetes or this program would not take.
 func checkNames(names []string) error {

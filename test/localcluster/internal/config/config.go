@@ -27,6 +27,7 @@ const (
 	containerdState  = "/run/containerd"
 	cniConfigDir     = "/etc/cni/net.d"
 	kubeletDir       = "/var/lib/kubelet"
+	kubeletHealth    = "http://127.0.0.1:10248/healthz"
 )
 
 // Images that the cluster brings along.

@@ -35,6 +35,10 @@ func (r Renderer) ControlPlane(f ControlPlaneFiles) *sandbox.Spec {
 		}
 		return s
 	}
+	// Lets the API server reach webhooks by their services. It speaks for
+	// the first node, and ends by itself when that gets an address.
+	proxy := service("kube-proxy", ready, flags("config", f.KubeProxyConfig)...)
+	proxy.AllowedExits = 1
 	return &sandbox.Spec{
 		Name:          layout.ControlPlane,
 		Hostname:      layout.ControlPlane,
@@ -105,8 +109,7 @@ func (r Renderer) ControlPlane(f ControlPlaneFiles) *sandbox.Spec {
 				"bind-address", "127.0.0.1",
 				"leader-elect", "false",
 			), r.gateFlags())...),
-			// Lets the API server reach webhooks by their services.
-			service("kube-proxy", ready, flags("config", f.KubeProxyConfig)...),
+			proxy,
 		},
 	}
 }

@@ -63,7 +63,9 @@ func (r Renderer) Node(index int, f NodeFiles) *sandbox.Spec {
 				Name:    "kube-proxy",
 				Args:    append([]string{r.bin("kube-proxy")}, flags("config", f.KubeProxyConfig)...),
 				Env:     r.env(),
-				WaitFor: []string{ready},
+				WaitFor: []string{ready, kubeletHealth},
+				// It ends by itself when its node gets an address.
+				AllowedExits: 1,
 			},
 		},
 	}

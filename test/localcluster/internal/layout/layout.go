@@ -93,5 +93,5 @@ func (l Layout) Spec(sandbox string) string { return filepath.Join(l.Sandbox(san
 func (l Layout) PIDFile(sandbox string) string { return filepath.Join(l.Sandbox(sandbox), "init.json") }
 
 // ControlSocket is the unix socket of a sandbox's init. It is named by a short
-// ID, not by the node's name, which may have 253 characters.
+// ID, not by the node's name, which may have 63 characters.
 func (l Layout) ControlSocket(id string) string { return filepath.Join(l.State, "run", id+".sock") }

@@ -56,6 +56,9 @@ type Service struct {
 	// unix:PATH, http://HOST/PATH and https://HOST/PATH (status 200;
 	// certificates are not checked).
 	WaitFor []string `json:"waitFor,omitempty"`
+	// AllowedExits is how often the service may end while the machine
+	// starts without that being a failure.
+	AllowedExits int `json:"allowedExits,omitempty"`
 }
 
 // Save writes the specification to a file.

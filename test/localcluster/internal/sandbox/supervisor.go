@@ -34,6 +34,8 @@ type Status struct {
 	PID int `json:"pid,omitempty"`
 	// Exits counts how often the service ended without being asked to.
 	Exits int `json:"exits"`
+	// AllowedExits is the service's own; see Service.
+	AllowedExits int `json:"allowedExits,omitempty"`
 	// LastExit says how it ended last.
 	LastExit string `json:"lastExit,omitempty"`
 	// WaitingFor is what holds its start back.
@@ -63,7 +65,7 @@ type service struct {
 func newSupervisor(spec *Spec, log *slog.Logger) *supervisor {
 	s := &supervisor{spec: spec, log: log, changed: make(chan struct{})}
 	for _, svc := range spec.Services {
-		s.services = append(s.services, &service{Service: svc, status: Status{Name: svc.Name, State: Waiting}})
+		s.services = append(s.services, &service{Service: svc, status: Status{Name: svc.Name, State: Waiting, AllowedExits: svc.AllowedExits}})
 	}
 	return s
 }
