@@ -1,0 +1,173 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/klog/v2"
+
+	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
+)
+
+// recordDamaged is told by the checkpoint of every record that it moves aside.
+func (d *Driver) recordDamaged(damage checkpoint.Quarantine) {
+	d.metrics.errors.WithLabelValues(string(kindCheckpoint)).Inc()
+	d.events.warn(reasonCheckpointCorrupt, "The checkpoint record of claim UID %s is damaged (%s: %v) and was moved to %s; it is rebuilt if a pod that uses the claim runs here",
+		damage.ClaimUID, damage.Reason, damage.Err, damage.MovedTo)
+	d.damaged.Store(true)
+	d.requestReconcile(false)
+}
+
+// rebuild writes the records that a running pod must have had and that are not there: because they
+// were damaged and moved aside, or because somebody removed them. Without them their devices would
+// look free here.
+//
+// At start no claim is prepared before this was tried, nor, when records are damaged, before it is
+// done.
+func (r *reconciler) rebuild(ctx context.Context) error {
+	damaged := r.damaged.Swap(false)
+	if err := r.adoptRunning(ctx); err != nil {
+		if damaged {
+			r.damaged.Store(true)
+		} else {
+			r.finishRebuild()
+		}
+		return fmt.Errorf("rebuild checkpoint records from the API server: %w", err)
+	}
+	r.rebuiltOnce = true
+	r.finishRebuild()
+	return nil
+}
+
+// finishRebuild lets claims be prepared. Calling it again does nothing.
+func (r *reconciler) finishRebuild() {
+	select {
+	case <-r.rebuilt:
+	default:
+		close(r.rebuilt)
+	}
+}
+
+// adoptRunning writes records for the claims of the pods that run on this node and have none.
+func (r *reconciler) adoptRunning(ctx context.Context) error {
+	pods, err := r.config.KubeClient.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", r.config.NodeName).String(),
+	})
+	if err != nil {
+		return fmt.Errorf("list the pods of node %s: %w", r.config.NodeName, err)
+	}
+	known := sets.New[types.NamespacedName]()
+	for _, record := range r.store.List() {
+		known.Insert(types.NamespacedName{Namespace: record.Namespace, Name: record.Name})
+	}
+	var errs []error
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if !hasStarted(pod) {
+			continue
+		}
+		for _, name := range claimNamesOf(pod) {
+			key := types.NamespacedName{Namespace: pod.Namespace, Name: name}
+			if known.Has(key) {
+				continue
+			}
+			known.Insert(key)
+			if err := r.adopt(ctx, pod, name); err != nil {
+				errs = append(errs, fmt.Errorf("claim %s: %w", key, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// adopt writes the record of a claim that a running pod uses, if it has devices of this node.
+func (r *reconciler) adopt(ctx context.Context, pod *corev1.Pod, name string) error {
+	claim, err := r.config.KubeClient.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !resourceclaim.IsReservedForPod(pod, claim, true) {
+		return nil
+	}
+	results, err := allocatedHere(claim, r.config.NodeName)
+	if err != nil || len(results) == 0 {
+		return nil //nolint:nilerr // an allocation that could not be prepared was not prepared
+	}
+	return r.adoptRecord(ctx, claim, results)
+}
+
+func (r *reconciler) adoptRecord(ctx context.Context, claim *resourceapi.ResourceClaim, results []resourceapi.DeviceRequestAllocationResult) error {
+	unlock, err := r.lockClaim(ctx, claim.UID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, ok := r.store.Get(claim.UID); ok {
+		return nil
+	}
+	seen, _ := r.hardware.load()
+	uuid := func(string) string { return "" }
+	if seen != nil {
+		uuid = seen.uuid
+	}
+	err = r.putRecord(newRecord(claim, results, r.bootID, uuid))
+	if kindOf(err) == kindDeviceInUse {
+		// Nothing to repair here: two running pods have the device, and each has its claim.
+		klog.FromContext(ctx).Info("Running pods of two claims have the same device", "claim", klog.KObj(claim), "err", err)
+		r.events.warn(reasonClaimConflict, "Running pods of two claims have the same device, stop those of one: claim %s/%s: %v", claim.Namespace, claim.Name, err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.metrics.reconciled.WithLabelValues(actionAdopted).Inc()
+	r.events.normal(reasonClaimAdopted, "Claim %s/%s has a running pod but no checkpoint record: wrote one", claim.Namespace, claim.Name)
+	klog.FromContext(ctx).Info("Adopted the claim of a running pod", "claim", klog.KObj(claim), "claimUID", claim.UID)
+	return nil
+}
+
+// hasStarted reports whether a container of the pod has ever run, so that its claims were prepared,
+// and may still run.
+func hasStarted(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for _, status := range statuses {
+			if status.State.Running != nil || status.State.Terminated != nil || status.LastTerminationState.Terminated != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// claimNamesOf lists the names of the ResourceClaims that a pod uses.
+func claimNamesOf(pod *corev1.Pod) []string {
+	var names []string
+	for i := range pod.Spec.ResourceClaims {
+		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
+		if err == nil && name != nil {
+			names = append(names, *name)
+		}
+	}
+	if status := pod.Status.ExtendedResourceClaimStatus; status != nil && status.ResourceClaimName != "" {
+		names = append(names, status.ResourceClaimName)
+	}
+	return names
+}

@@ -1,0 +1,71 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package app is the kubelet plugin as a command: flags, logging, servers, signals. It is shared by
+// the plugin that users install and by the simulated node, which differ in nothing but where their
+// hardware comes from.
+//
+// It may import anything that wires; nothing but commands may import it. It promises that a flag
+// that cannot work is an error that names the flag and the fix, before anything is touched.
+package app
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/component-base/logs"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/component-base/version"
+)
+
+// NewCommand returns the command called name that runs the kubelet plugin on the hardware that open
+// returns. open is called once the flags are known to be valid; it must not fail because a driver is
+// missing or broken, which is a state that discovery reports.
+func NewCommand(name string, open func(Options) (Platform, error)) *cobra.Command {
+	options := NewOptions(os.Getenv)
+	cmd := &cobra.Command{
+		Use:   name,
+		Short: "Publish this node's GPUs and prepare the claims that were allocated on them",
+		Long: "The Switchyard kubelet plugin publishes the GPUs of a node, with the NVSwitch domains they belong to,\n" +
+			"as ResourceSlices, and gives the GPUs of allocated ResourceClaims to containers through CDI.",
+		Version:       version.Get().GitVersion,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			gate, err := featureGate()
+			if err != nil {
+				return err
+			}
+			if err := logsapi.ValidateAndApply(options.Logging, gate); err != nil {
+				return fmt.Errorf("logging flags: %w", err)
+			}
+			if err := options.Validate(); err != nil {
+				return err
+			}
+			platform, err := open(*options)
+			if err != nil {
+				return fmt.Errorf("open the hardware: %w", err)
+			}
+			return run(cmd.Context(), name, *options, platform)
+		},
+	}
+	options.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// Main runs a command until it ends or the process is told to stop, and returns the exit code.
+func Main(cmd *cobra.Command) int {
+	defer logs.FlushLogs()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, cmd.Name()+": "+err.Error())
+		return 1
+	}
+	return 0
+}

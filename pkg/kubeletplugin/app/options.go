@@ -1,0 +1,198 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/component-base/featuregate"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	helper "k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin"
+)
+
+// Options are the flags of the kubelet plugin.
+type Options struct {
+	NodeName     string
+	PodNamespace string
+	PodName      string
+	PodUID       string
+
+	Kubeconfig   string
+	KubeAPIQPS   float32
+	KubeAPIBurst int
+
+	PluginDir   string
+	RegistryDir string
+	CDIDir      string
+
+	DriverRoot      string
+	DriverRootMount string
+	DevRoot         string
+	SysfsRoot       string
+	CDIHookPath     string
+	BootIDFile      string
+
+	DiscoveryInterval time.Duration
+	ReconcileInterval time.Duration
+
+	MetricsAddress    string
+	GRPCHealthAddress string
+
+	Logging *logsapi.LoggingConfiguration
+}
+
+// NewOptions returns the defaults. getenv is where --node-name, --pod-uid, --pod-name and
+// --pod-namespace come from when the flags are not given: os.Getenv.
+func NewOptions(getenv func(string) string) *Options {
+	return &Options{
+		NodeName:     getenv("NODE_NAME"),
+		PodNamespace: getenv("POD_NAMESPACE"),
+		PodName:      getenv("POD_NAME"),
+		PodUID:       getenv("POD_UID"),
+
+		KubeAPIQPS: -1,
+
+		PluginDir:   filepath.Join(helper.KubeletPluginsDir, v1alpha1.DriverName),
+		RegistryDir: helper.KubeletRegistryDir,
+		CDIDir:      helper.DefaultCDIDir,
+
+		DriverRoot: "/",
+		SysfsRoot:  "/sys",
+		BootIDFile: "/proc/sys/kernel/random/boot_id",
+
+		DiscoveryInterval: 10 * time.Second,
+		ReconcileInterval: time.Minute,
+
+		MetricsAddress:    ":8080",
+		GRPCHealthAddress: ":51515",
+
+		Logging: logsapi.NewLoggingConfiguration(),
+	}
+}
+
+// AddFlags adds the flags to a flag set.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.NodeName, "node-name", o.NodeName, "Name of the Node object this plugin runs on (spec.nodeName of its pod, which need not be the host name). Environment: NODE_NAME.")
+	fs.StringVar(&o.PodUID, "pod-uid", o.PodUID, "UID of the pod this plugin runs in. Set it to let an old and a new pod overlap in a rolling update. Environment: POD_UID.")
+	fs.StringVar(&o.PodNamespace, "pod-namespace", o.PodNamespace, "Namespace of the pod this plugin runs in, for log lines. Environment: POD_NAMESPACE.")
+	fs.StringVar(&o.PodName, "pod-name", o.PodName, "Name of the pod this plugin runs in, for log lines and as the source of Events. Environment: POD_NAME.")
+
+	fs.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "Path of a kubeconfig file. Empty: the pod's service account.")
+	fs.Float32Var(&o.KubeAPIQPS, "kube-api-qps", o.KubeAPIQPS, "Requests per second to the API server. Negative: no limit on this side; the API server's priority and fairness limits.")
+	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", o.KubeAPIBurst, "Requests above --kube-api-qps that are let through at once.")
+
+	fs.StringVar(&o.PluginDir, "plugin-dir", o.PluginDir, "Directory of the plugin's socket, checkpoint and device metadata. The same path on the host and in the pod.")
+	fs.StringVar(&o.RegistryDir, "registry-dir", o.RegistryDir, "Directory in which the kubelet looks for plugins. The same path on the host and in the pod.")
+	fs.StringVar(&o.CDIDir, "cdi-dir", o.CDIDir, "Directory for CDI specs; one that the container runtime reads.")
+
+	fs.StringVar(&o.DriverRoot, "driver-root", o.DriverRoot, "Root of the NVIDIA driver's files, as a path on the host: / for a driver on the host, /run/nvidia/driver for one in a container.")
+	fs.StringVar(&o.DriverRootMount, "driver-root-mount", o.DriverRootMount, "Where --driver-root is found in this pod. Empty: at the same path.")
+	fs.StringVar(&o.DevRoot, "dev-root", o.DevRoot, "Root of the device nodes (the directory above dev), in this pod. Empty: --driver-root-mount if that has the device nodes, else /.")
+	fs.StringVar(&o.SysfsRoot, "sysfs-root", o.SysfsRoot, "Where sysfs is mounted in this pod.")
+	fs.StringVar(&o.CDIHookPath, "cdi-hook-path", o.CDIHookPath, "Path on the host of the program nvidia-cdi-hook, which the container runtime calls. Empty: next to the plugin's files in --plugin-dir.")
+	fs.StringVar(&o.BootIDFile, "boot-id-file", o.BootIDFile, "File that holds an ID of the current boot.")
+
+	fs.DurationVar(&o.DiscoveryInterval, "discovery-interval", o.DiscoveryInterval, "Time between two looks at the hardware.")
+	fs.DurationVar(&o.ReconcileInterval, "reconcile-interval", o.ReconcileInterval, "Time between two comparisons of what is prepared here with what the API server says.")
+
+	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "TCP address for /metrics, /healthz and /readyz. 0: off.")
+	fs.StringVar(&o.GRPCHealthAddress, "grpc-health-address", o.GRPCHealthAddress, "TCP address, or unix:PATH, of the gRPC health service (services liveness and readiness). 0: off.")
+
+	logsapi.AddFlags(o.Logging, fs)
+}
+
+// Validate reports every flag that cannot work, with what to do about it.
+func (o *Options) Validate() error {
+	var errs []error
+	fail := func(flag, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("--"+flag+": "+format, args...))
+	}
+
+	if o.NodeName == "" {
+		fail("node-name", "must be set: in a DaemonSet, set the environment variable NODE_NAME from the field spec.nodeName")
+	} else if problems := validation.IsDNS1123Subdomain(o.NodeName); len(problems) > 0 {
+		fail("node-name", "%q is no node name: %s", o.NodeName, strings.Join(problems, "; "))
+	}
+	if strings.ContainsAny(o.PodUID, "/ ") {
+		fail("pod-uid", "%q is no UID: set the environment variable POD_UID from the field metadata.uid", o.PodUID)
+	}
+	for _, dir := range []struct{ flag, path string }{
+		{"plugin-dir", o.PluginDir}, {"registry-dir", o.RegistryDir}, {"cdi-dir", o.CDIDir},
+		{"driver-root", o.DriverRoot}, {"sysfs-root", o.SysfsRoot}, {"boot-id-file", o.BootIDFile},
+	} {
+		if !filepath.IsAbs(dir.path) {
+			fail(dir.flag, "%q must be an absolute path", dir.path)
+		}
+	}
+	for _, dir := range []struct{ flag, path string }{
+		{"driver-root-mount", o.DriverRootMount}, {"dev-root", o.DevRoot}, {"cdi-hook-path", o.CDIHookPath},
+	} {
+		if dir.path != "" && !filepath.IsAbs(dir.path) {
+			fail(dir.flag, "%q must be an absolute path, or empty for the default", dir.path)
+		}
+	}
+	if o.DiscoveryInterval < time.Second {
+		fail("discovery-interval", "%v is too short: use 1s or more", o.DiscoveryInterval)
+	}
+	if o.ReconcileInterval < time.Second {
+		fail("reconcile-interval", "%v is too short: use 1s or more", o.ReconcileInterval)
+	}
+	if o.KubeAPIQPS > 0 && o.KubeAPIBurst < 1 {
+		fail("kube-api-burst", "must be at least 1 when --kube-api-qps is positive, got %d", o.KubeAPIBurst)
+	}
+	if o.KubeAPIQPS == 0 {
+		fail("kube-api-qps", "0 would mean the client's default of 5 per second, which stalls bursts of pods: use a negative value for no limit")
+	}
+	if err := validateAddress(o.MetricsAddress); err != nil {
+		fail("metrics-address", "%w", err)
+	}
+	if err := validateAddress(strings.TrimPrefix(o.GRPCHealthAddress, unixScheme)); err != nil && !strings.HasPrefix(o.GRPCHealthAddress, unixScheme) {
+		fail("grpc-health-address", "%w", err)
+	}
+	if err := kubeletplugin.CheckSocketPaths(o.PluginDir, o.RegistryDir, types.UID(o.PodUID)); err != nil {
+		errs = append(errs, err)
+	}
+	if info, err := os.Stat(o.RegistryDir); filepath.IsAbs(o.RegistryDir) && (err != nil || !info.IsDir()) {
+		fail("registry-dir", "%s is no directory here: mount the kubelet's plugins_registry directory at the same path, or name the one of a kubelet with another --root-dir", o.RegistryDir)
+	}
+	return errors.Join(errs...)
+}
+
+// unixScheme marks an address that is the path of a Unix socket.
+const unixScheme = "unix:"
+
+// addressOff is the address that switches a server off.
+const addressOff = "0"
+
+func validateAddress(address string) error {
+	if address == addressOff {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return fmt.Errorf("%w: use host:port, :port, or 0 to switch it off", err)
+	}
+	return nil
+}
+
+// featureGate holds the logging features of component-base; the plugin has none of its own.
+func featureGate() (featuregate.FeatureGate, error) {
+	gate := featuregate.NewFeatureGate()
+	if err := logsapi.AddFeatureGates(gate); err != nil {
+		return nil, fmt.Errorf("set up the logging features: %w", err)
+	}
+	return gate, nil
+}

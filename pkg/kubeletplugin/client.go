@@ -1,0 +1,89 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	resourceclient "k8s.io/client-go/kubernetes/typed/resource/v1"
+)
+
+// helperClient is the clientset that the kubelet plugin helper gets. It differs from the wrapped one
+// in two ways: reading a claim is answered from what prefetchClaims put into the context, because
+// the helper reads the claims of a call one after the other, and writes of ResourceSlices are
+// observed, because the helper tells when publishing fails but not when it works again.
+type helperClient struct {
+	kubernetes.Interface
+	// wrote is called after each write of a ResourceSlice that the API server accepted.
+	wrote func(verb string)
+}
+
+func (c helperClient) ResourceV1() resourceclient.ResourceV1Interface {
+	return helperResourceClient{ResourceV1Interface: c.Interface.ResourceV1(), wrote: c.wrote}
+}
+
+// IsWatchListSemanticsUnSupported passes on what fake clientsets say of themselves, which
+// embedding the interface would hide: their informers cannot sync by WatchList.
+func (c helperClient) IsWatchListSemanticsUnSupported() bool {
+	lister, ok := c.Interface.(interface{ IsWatchListSemanticsUnSupported() bool })
+	return ok && lister.IsWatchListSemanticsUnSupported()
+}
+
+type helperResourceClient struct {
+	resourceclient.ResourceV1Interface
+	wrote func(verb string)
+}
+
+func (c helperResourceClient) ResourceClaims(namespace string) resourceclient.ResourceClaimInterface {
+	return prefetchedClaims{ResourceClaimInterface: c.ResourceV1Interface.ResourceClaims(namespace), namespace: namespace}
+}
+
+func (c helperResourceClient) ResourceSlices() resourceclient.ResourceSliceInterface {
+	return observedSlices{ResourceSliceInterface: c.ResourceV1Interface.ResourceSlices(), wrote: c.wrote}
+}
+
+type prefetchedClaims struct {
+	resourceclient.ResourceClaimInterface
+	namespace string
+}
+
+func (c prefetchedClaims) Get(ctx context.Context, name string, opts metav1.GetOptions) (*resourceapi.ResourceClaim, error) {
+	if fetched, ok := fetchedClaim(ctx, c.namespace, name); ok {
+		return fetched.claim, fetched.err
+	}
+	return c.ResourceClaimInterface.Get(ctx, name, opts)
+}
+
+type observedSlices struct {
+	resourceclient.ResourceSliceInterface
+	wrote func(verb string)
+}
+
+func (s observedSlices) Create(ctx context.Context, slice *resourceapi.ResourceSlice, opts metav1.CreateOptions) (*resourceapi.ResourceSlice, error) {
+	stored, err := s.ResourceSliceInterface.Create(ctx, slice, opts)
+	if err == nil {
+		s.wrote("create")
+	}
+	return stored, err
+}
+
+func (s observedSlices) Update(ctx context.Context, slice *resourceapi.ResourceSlice, opts metav1.UpdateOptions) (*resourceapi.ResourceSlice, error) {
+	stored, err := s.ResourceSliceInterface.Update(ctx, slice, opts)
+	if err == nil {
+		s.wrote("update")
+	}
+	return stored, err
+}
+
+func (s observedSlices) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
+	err := s.ResourceSliceInterface.Delete(ctx, name, opts)
+	if err == nil || apierrors.IsNotFound(err) {
+		s.wrote("delete")
+	}
+	return err
+}

@@ -1,0 +1,19 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+// crashPoint names a step at which a build with the tag crashpoints can be told to die as by
+// kill -9, so that tests can show what a restart makes of it. See crash_on.go for how; the binary
+// that users install is built without the tag and carries none of it.
+type crashPoint string
+
+const (
+	crashBeforeCheckpoint crashPoint = "prepare:before-checkpoint"
+	crashAfterCheckpoint  crashPoint = "prepare:after-checkpoint"
+	crashAfterCDI         crashPoint = "prepare:after-cdi"
+
+	crashBeforeUnprepare    crashPoint = "unprepare:before-cdi-removal"
+	crashAfterCDIRemoval    crashPoint = "unprepare:after-cdi-removal"
+	crashAfterRecordRemoval crashPoint = "unprepare:after-record-removal"
+)

@@ -1,0 +1,193 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/klog/v2"
+
+	"github.com/switchyard-dev/switchyard/pkg/device"
+)
+
+const (
+	// fastDiscovery is the wait before the next look while something is about to change: a fabric
+	// is forming, or NVML has just failed.
+	fastDiscovery = time.Second
+	// failuresUntilLost is how many looks in a row must fail before the GPUs that were known count as
+	// lost. One failure is nothing: a driver that is being reloaded answers again a second later, and
+	// each change of a ResourceSlice wakes every pod that waits for a device.
+	failuresUntilLost = 2
+)
+
+// discovery is the loop that looks at the hardware. Its fields belong to its goroutine.
+type discovery struct {
+	*Driver
+	// known is the merged inventory: what is published, and what is saved.
+	known device.Inventory
+	// failures counts the looks that failed since the last that did not.
+	failures int
+	// specsFor is the inventory that the CDI edits were last computed for; nil when they never were.
+	specsFor *device.Inventory
+	// unidentified is what was last told about GPUs that cannot be listed.
+	unidentified []string
+}
+
+// run looks at the hardware until ctx ends.
+func (d *discovery) run(ctx context.Context) {
+	for {
+		wait := d.look(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.clock.After(wait):
+		case <-d.lookNow:
+		}
+	}
+}
+
+// look looks at the hardware once, spreads what it saw and returns how long to wait until the next
+// look.
+func (d *discovery) look(ctx context.Context) time.Duration {
+	start := d.clock.Now()
+	seen, err := d.config.Platform.Discover(ctx)
+	d.metrics.observeDiscovery(d.clock.Since(start), err)
+	if ctx.Err() != nil {
+		return 0
+	}
+
+	if err != nil {
+		d.failures++
+		d.failed(ctx, err)
+		return min(d.config.DiscoveryInterval, fastDiscovery<<min(d.failures-1, 10))
+	}
+	d.conditions.clear(conditionDiscovery)
+	if d.failures > 0 {
+		klog.FromContext(ctx).Info("NVML answers again", "gpus", len(seen.GPUs))
+		d.events.normal(reasonNVMLRecovered, "NVML answers again and lists %d GPUs", len(seen.GPUs))
+	}
+	d.failures = 0
+
+	d.reportUnidentified(ctx, seen.Unidentified)
+	inv := device.Merge(d.known, seen)
+	ready := d.refreshSpecs(ctx, inv)
+	d.accept(ctx, inv, nil)
+	// Devices that could not be prepared would only draw pods to this node, so nothing is published
+	// before there are CDI edits for the first time.
+	if d.specsFor != nil {
+		d.publish(inv)
+	}
+	if seen.Settling || !ready {
+		return min(d.config.DiscoveryInterval, fastDiscovery)
+	}
+	return d.config.DiscoveryInterval
+}
+
+// failed deals with hardware that cannot be looked at.
+//
+// A node that never had an inventory on this boot publishes no devices. One that had keeps listing
+// its GPUs, as lost: devices must not leave a slice while they may be allocated.
+func (d *discovery) failed(ctx context.Context, err error) {
+	d.metrics.errors.WithLabelValues("discovery").Inc()
+	if d.conditions.set(conditionDiscovery, err.Error()) {
+		klog.FromContext(ctx).Error(err, "Cannot look at the GPUs, trying again")
+		d.events.warn(reasonNVMLUnavailable, "The GPUs of this node cannot be used: %v", err)
+	}
+	inv := d.known
+	if d.failures >= failuresUntilLost {
+		gone := device.Inventory{NodeName: d.known.NodeName, DriverVersion: d.known.DriverVersion, CUDADriverVersion: d.known.CUDADriverVersion}
+		inv = device.Merge(d.known, gone)
+		for i, gpu := range inv.GPUs {
+			if old, _ := d.known.ByName(gpu.Name()); old.Health.Reason != device.ReasonLost {
+				inv.GPUs[i].Health.Message = err.Error()
+			}
+		}
+	}
+	d.accept(ctx, inv, err)
+	if len(inv.GPUs) == 0 || d.failures >= failuresUntilLost {
+		d.publish(inv)
+	}
+}
+
+// refreshSpecs computes the CDI edits of an inventory that has none yet and reports whether there
+// are edits to prepare devices with.
+func (d *discovery) refreshSpecs(ctx context.Context, inv device.Inventory) bool {
+	if d.specsFor != nil && apiequality.Semantic.DeepEqual(*d.specsFor, inv) {
+		return true
+	}
+	if err := d.config.Specs.Refresh(ctx, inv); err != nil {
+		d.metrics.errors.WithLabelValues("cdi_refresh").Inc()
+		if d.conditions.set(conditionCDI, err.Error()) {
+			klog.FromContext(ctx).Error(err, "Cannot compute how containers get the GPUs, trying again")
+			d.events.warn(reasonCDIFailed, "The GPUs of this node cannot be given to containers: %v", err)
+		}
+		return false
+	}
+	d.specsFor = &inv
+	d.conditions.clear(conditionCDI)
+	d.specsReady.Store(true)
+	d.requestReconcile(false) // specs on disk may have become wrong
+	return true
+}
+
+// accept makes inv what the plugin goes by.
+func (d *discovery) accept(ctx context.Context, inv device.Inventory, err error) {
+	d.reportHealth(ctx, d.known, inv)
+	if !apiequality.Semantic.DeepEqual(d.known, inv) {
+		if saveErr := saveInventory(d.config.PluginDir, d.bootID, inv); saveErr != nil {
+			// The file matters only for a GPU that is lost while the plugin restarts.
+			klog.FromContext(ctx).Error(saveErr, "Cannot save the inventory")
+			d.metrics.errors.WithLabelValues("inventory_file").Inc()
+		}
+	}
+	d.known = inv
+	d.hardware.store(newSnapshot(inv, d.clock.Now(), err))
+}
+
+// reportHealth tells of GPUs whose health changed.
+func (d *discovery) reportHealth(ctx context.Context, before, after device.Inventory) {
+	logger := klog.FromContext(ctx)
+	unhealthy := 0
+	for _, gpu := range after.GPUs {
+		if !gpu.Health.Healthy() {
+			unhealthy++
+		}
+		old, known := before.ByName(gpu.Name())
+		switch {
+		case gpu.Health.Reason == old.Health.Reason:
+		case !gpu.Health.Healthy():
+			logger.Info("GPU became unhealthy", "device", gpu.Name(), "pciBusID", gpu.PCIBusID, "reason", gpu.Health.Reason, "message", gpu.Health.Message)
+			d.events.warn(reasonGPUUnhealthy, "%s", describeUnhealthy(gpu))
+		case known:
+			logger.Info("GPU is healthy again", "device", gpu.Name(), "pciBusID", gpu.PCIBusID)
+			d.events.normal(reasonGPURecovered, "GPU %s (PCI %s) is healthy again", gpu.Name(), gpu.PCIBusID)
+		}
+	}
+	d.metrics.unhealthyDevices.Set(float64(unhealthy))
+}
+
+// reportUnidentified tells of GPUs that are there but do not even tell their UUID, so that they cannot
+// be listed.
+func (d *discovery) reportUnidentified(ctx context.Context, unidentified []string) {
+	if slices.Equal(d.unidentified, unidentified) {
+		return
+	}
+	d.unidentified = slices.Clone(unidentified)
+	for _, why := range unidentified {
+		klog.FromContext(ctx).Info("A GPU cannot be identified and is not published", "why", why)
+		d.events.warn(reasonGPUUnidentified, "A GPU of this node cannot be used: %s", why)
+	}
+}
+
+func describeUnhealthy(gpu device.GPU) string {
+	text := fmt.Sprintf("GPU %s (PCI %s) is unhealthy: %s", gpu.Name(), gpu.PCIBusID, gpu.Health.Reason)
+	if gpu.Health.Message != "" {
+		text += ": " + gpu.Health.Message
+	}
+	return text
+}

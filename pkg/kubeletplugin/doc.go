@@ -1,0 +1,47 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubeletplugin is the node agent: it publishes the node's GPUs as ResourceSlices and
+// prepares and unprepares the claims that the scheduler allocated on them.
+//
+// It is an edge: it talks to the kubelet over gRPC, to the API server and to the file system, and
+// leaves every decision that can be pure to pkg/device and pkg/resourcemodel. It may import those,
+// the edges pkg/nvml, pkg/cdi and pkg/checkpoint, client-go and the kubelet plugin helper; nothing
+// but the app package and tests may import it.
+//
+// # Promises
+//
+//   - Prepare is idempotent, concurrent over claims, and trusts nothing it finds: a checkpoint hit
+//     passes the same checks as a first prepare, and the CDI spec is written again unless it is on
+//     disk as it should be.
+//   - A device is prepared for at most one claim, adminAccess excepted, also over a restart, over a
+//     damaged checkpoint and while two plugin processes run during a rolling update (pkg/checkpoint holds that).
+//   - The hot path makes no NVML call and starts no program: one checkpoint write with fsync, one CDI
+//     spec write.
+//   - Unprepare needs the checkpoint and nothing else: neither NVML nor the API server.
+//   - A node without a working NVML is a state, not an error: the plugin registers, unprepares, says
+//     what is wrong (readiness, Event, metric) and recovers by itself.
+//   - ResourceSlices are written only for real changes.
+//
+// # Order of writes
+//
+// Prepare:
+//
+//  1. Everything that can refuse is checked: allocation, configuration, device health, exclusivity,
+//     device nodes.
+//  2. The checkpoint record is written and synced. From here on the devices belong to the claim.
+//  3. The CDI spec is written; if that fails, the record is taken back.
+//  4. The kubelet gets its answer.
+//
+// Dying between 2 and 3 leaves a record without a spec: the next Prepare, or the reconciler, writes
+// it. A spec without a record cannot come from Prepare.
+//
+// Unprepare:
+//
+//  1. The CDI spec is removed.
+//  2. The record is deleted.
+//
+// Dying in between leaves a record: the kubelet repeats Unprepare, or the reconciler finds the claim
+// gone. Either way the devices stay reserved until their spec is gone. The names of these steps are
+// the crash points that a build with the tag crashpoints can be told to die at (see crash.go).
+package kubeletplugin

@@ -1,0 +1,171 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+// The helper keeps the device metadata of a claim (KEP-5304) in two places: a directory per claim
+// below the plugin directory and a CDI spec per request. It removes them when the kubelet
+// unprepares a claim; the reconciler has to when nobody else will.
+const (
+	metadataDirName    = "dra-device-metadata"
+	metadataSpecPrefix = v1alpha1.DriverName + "_metadata_"
+)
+
+// temporaryFileAge is how old a temporary file must be to be nobody's any more: writing one takes
+// milliseconds.
+const temporaryFileAge = 10 * time.Second
+
+// metadataFiles is what this driver knows about the helper's files.
+type metadataFiles struct {
+	pluginDir, cdiDir string
+	// inUse reports whether a claim of that namespace and name is prepared.
+	inUse func(namespace, name string) bool
+}
+
+// operations are the file operations that the helper shall use.
+//
+// Writing is atomic but not synced: after a power failure no container that uses the files runs any
+// more, and the next Prepare writes them anew. That keeps four syncs for each request out of the hot
+// path. And the helper names a claim's directory by namespace and name, so cleaning up for a claim
+// that is gone must spare the directory of the claim that took its name.
+func (m metadataFiles) operations() kubeletplugin.MetadataFileOperations {
+	return kubeletplugin.MetadataFileOperations{
+		WriteFile: writeFileUnsynced,
+		RemoveAll: func(path string) error {
+			if namespace, name, ok := strings.Cut(filepath.Base(path), "_"); ok && m.inUse(namespace, name) {
+				return nil
+			}
+			return os.RemoveAll(path)
+		},
+	}
+}
+
+// remove removes the metadata of a claim.
+func (m metadataFiles) remove(namespace, name string, uid types.UID) error {
+	errs := []error{m.operations().RemoveAll(filepath.Join(m.pluginDir, metadataDirName, namespace+"_"+name))}
+	specs, err := m.specs()
+	errs = append(errs, err)
+	for _, path := range specs[uid] {
+		errs = append(errs, removeFile(path))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove the device metadata of claim %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
+
+// specs lists the paths of the CDI specs by claim UID.
+func (m metadataFiles) specs() (map[types.UID][]string, error) {
+	entries, err := os.ReadDir(m.cdiDir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("list the CDI specs of device metadata: %w", err)
+	}
+	specs := make(map[types.UID][]string)
+	for _, entry := range entries {
+		rest, ok := strings.CutPrefix(entry.Name(), metadataSpecPrefix)
+		if !ok {
+			continue
+		}
+		uid, _, ok := strings.Cut(rest, "_")
+		if !ok {
+			continue
+		}
+		specs[types.UID(uid)] = append(specs[types.UID(uid)], filepath.Join(m.cdiDir, entry.Name()))
+	}
+	return specs, nil
+}
+
+// missing reports whether files of a prepared claim are not there. requests are the names of its
+// requests, those of subrequests included.
+func (m metadataFiles) missing(namespace, name string, uid types.UID, requests []string) bool {
+	for _, request := range requests {
+		request = resourceclaim.BaseRequestRef(request)
+		for _, path := range []string{
+			filepath.Join(m.pluginDir, metadataDirName, namespace+"_"+name, request, "metadata.json"),
+			filepath.Join(m.cdiDir, metadataSpecPrefix+string(uid)+"_"+request+".json"),
+		} {
+			if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// sweep removes the specs and directories of claims that are not prepared; prepared reports whether a
+// UID is. It also removes temporary files that a killed process left: those that have not changed
+// for a while at the time now.
+func (m metadataFiles) sweep(now time.Time, prepared func(types.UID) bool) error {
+	specs, err := m.specs()
+	errs := []error{err}
+	for uid, paths := range specs {
+		if prepared(uid) {
+			continue
+		}
+		for _, path := range paths {
+			errs = append(errs, removeFile(path))
+		}
+	}
+	directories, err := filepath.Glob(filepath.Join(m.pluginDir, metadataDirName, "*"))
+	errs = append(errs, err)
+	for _, directory := range directories {
+		errs = append(errs, m.operations().RemoveAll(directory))
+	}
+	for _, pattern := range []string{
+		filepath.Join(m.cdiDir, "."+metadataSpecPrefix+"*.tmp"),
+		filepath.Join(m.cdiDir, preflightPattern),
+		filepath.Join(m.pluginDir, metadataDirName, "*", "*", ".*.tmp"),
+	} {
+		paths, err := filepath.Glob(pattern)
+		errs = append(errs, err)
+		for _, path := range paths {
+			if info, err := os.Stat(path); err == nil && now.Sub(info.ModTime()) > temporaryFileAge {
+				errs = append(errs, removeFile(path))
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("sweep device metadata: %w", err)
+	}
+	return nil
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// writeFileUnsynced replaces the file at path by one with the given content, atomically.
+func writeFileUnsynced(path string, data []byte, perm os.FileMode) (finalErr error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if finalErr != nil {
+			finalErr = errors.Join(finalErr, os.Remove(tmp.Name()))
+		}
+	}()
+	_, err = tmp.Write(data)
+	if err := errors.Join(err, tmp.Chmod(perm), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}

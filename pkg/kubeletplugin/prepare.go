@@ -1,0 +1,201 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
+)
+
+// readyTimeout bounds how long a Prepare waits for what a start needs: the first look at the
+// hardware and the repair of damaged records. The kubelet repeats a call that fails.
+const readyTimeout = 20 * time.Second
+
+// PrepareResourceClaims implements [kubeletplugin.DRAPlugin]. Claims are prepared in parallel and
+// fail one by one.
+func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	results := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(maxParallelClaims)
+	for _, claim := range claims {
+		group.Go(func() error {
+			devices, err := d.prepareClaim(ctx, claim)
+			d.countClaim(ctx, "prepare", klog.KObj(claim), claim.UID, err)
+			mu.Lock()
+			defer mu.Unlock()
+			results[claim.UID] = kubeletplugin.PrepareResult{Devices: devices, Err: err}
+			return nil
+		})
+	}
+	_ = group.Wait() // the functions return nil: their errors are results
+	return results, nil
+}
+
+// prepareClaim prepares one claim. It makes no difference between a first call and a repeated one
+// but for what is on disk already: everything is checked, and the spec is ensured, every time.
+func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+	seen, err := d.waitUntilReady(ctx)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := d.lockClaim(ctx, claim.UID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+
+	results, err := allocatedHere(claim, d.config.NodeName)
+	if err != nil || len(results) == 0 {
+		return nil, err
+	}
+	for _, result := range results {
+		if _, err := checkConfig(claim, result); err != nil {
+			return nil, err
+		}
+		if err := checkDevice(result, seen); err != nil {
+			return nil, err
+		}
+	}
+
+	names, err := d.commit(newRecord(claim, results, d.bootID, seen.uuid))
+	if err != nil {
+		return nil, err
+	}
+	devices := make([]kubeletplugin.Device, len(results))
+	for i, result := range results {
+		devices[i] = kubeletplugin.Device{
+			Requests:     []string{result.Request},
+			PoolName:     result.Pool,
+			DeviceName:   result.Device,
+			CDIDeviceIDs: []string{names[i]},
+			ShareID:      result.ShareID,
+			Metadata:     &kubeletplugin.DeviceMetadata{Attributes: seen.byName[result.Device].attributes},
+		}
+	}
+	return devices, nil
+}
+
+// commit makes a claim's record and CDI spec what they should be and returns the qualified CDI name
+// of each of its devices. The claim is locked. The order of the writes is the package's promise.
+func (d *Driver) commit(record checkpoint.Record) ([]string, error) {
+	devices := specDevices(record)
+	if err := d.config.Specs.Check(devices); err != nil {
+		return nil, newError(kindCDI, "%w", err)
+	}
+	stored, found := d.store.Get(record.ClaimUID)
+	if !found || !sameRecord(stored, record) {
+		crashAt(crashBeforeCheckpoint)
+		if err := d.putRecord(record); err != nil {
+			return nil, err
+		}
+		crashAt(crashAfterCheckpoint)
+	}
+	names, err := d.config.Specs.WriteClaim(record.ClaimUID, devices)
+	if err != nil {
+		err = newError(kindCDI, "%w", err)
+		if found {
+			return nil, err // what was prepared before stays reserved
+		}
+		// If this fails, the devices stay reserved until the reconciler finds the claim gone.
+		return nil, errors.Join(err, d.deleteRecord(record.ClaimUID))
+	}
+	crashAt(crashAfterCDI)
+	return names, nil
+}
+
+// putRecord writes a record. From then on its devices are the claim's.
+func (d *Driver) putRecord(record checkpoint.Record) error {
+	err := d.store.Put(record)
+	var conflict *checkpoint.DeviceInUseError
+	switch {
+	case errors.As(err, &conflict):
+		d.requestReconcile(true) // the other claim may be gone
+		return newError(kindDeviceInUse, "device %s is prepared for claim %s/%s (UID %s), and a device serves one claim at a time: "+
+			"it becomes free when the pods of that claim have ended, or about %v after that claim is found gone",
+			conflict.Device.Name, conflict.ByNamespace, conflict.ByName, conflict.By, d.config.OrphanGrace)
+	case err != nil:
+		return newError(kindCheckpoint, "write the checkpoint record: %w", err)
+	}
+	d.names.add(record)
+	return nil
+}
+
+// deleteRecord deletes a record. From then on its devices are anybody's.
+func (d *Driver) deleteRecord(uid types.UID) error {
+	if err := d.store.Delete(uid); err != nil {
+		return newError(kindCheckpoint, "delete the checkpoint record: %w", err)
+	}
+	d.names.remove(uid)
+	return nil
+}
+
+// waitUntilReady waits until claims can be prepared at all.
+func (d *Driver) waitUntilReady(ctx context.Context) (*snapshot, error) {
+	if problem := d.runtimeErr.Load(); problem != nil {
+		return nil, newError(kindRuntimeWithoutCDI, "%w", *problem)
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	seen, err := d.hardware.wait(ctx)
+	if err != nil {
+		return nil, newError(kindNotReady, "the GPUs of this node are not known yet, try again: %w", err)
+	}
+	select {
+	case <-d.rebuilt:
+		return seen, nil
+	case <-ctx.Done():
+		return nil, newError(kindNotReady, "damaged checkpoint records are not rebuilt from the API server yet, try again: %w", context.Cause(ctx))
+	}
+}
+
+// lockClaim keeps other calls for the same claim out.
+func (d *Driver) lockClaim(ctx context.Context, uid types.UID) (func(), error) {
+	unlock, err := d.claims.Lock(ctx, uid)
+	if err != nil {
+		return nil, newError(kindNotReady, "wait for another call for this claim: %w", err)
+	}
+	return unlock, nil
+}
+
+// checkDevice refuses a device that a container could not use.
+func checkDevice(result resourceapi.DeviceRequestAllocationResult, seen *snapshot) error {
+	known, ok := seen.byName[result.Device]
+	switch {
+	case !ok && seen.err != nil:
+		return newError(kindDeviceUnknown, "device %s is unknown: %w", result.Device, seen.err)
+	case !ok:
+		return newError(kindDeviceUnknown, "device %s does not exist on this node (any more); it has %d GPUs", result.Device, len(seen.byName))
+	case !known.gpu.Health.Healthy():
+		return newError(kindDeviceUnhealthy, "%s", describeUnhealthy(known.gpu))
+	case known.gpu.MIGEnabled && !ptr.Deref(result.AdminAccess, false):
+		return newError(kindDeviceInMIGMode, "GPU %s is in MIG mode and cannot be used as a whole: switch MIG mode off (nvidia-smi -i %s -mig 0)", result.Device, known.gpu.PCIBusID)
+	}
+	return nil
+}
+
+// countClaim notes how a claim's operation ended. This is where its error leaves the process, in a
+// response that the helper does not look into, so it is logged here.
+func (d *Driver) countClaim(ctx context.Context, operation string, claim klog.ObjectRef, uid types.UID, err error) {
+	logger := klog.FromContext(ctx)
+	d.metrics.claims.WithLabelValues(operation, resultLabel(err)).Inc()
+	if err != nil {
+		kind := kindOf(err)
+		d.metrics.errors.WithLabelValues(string(kind)).Inc()
+		logger.Error(err, "Claim failed", "operation", operation, "claim", claim, "claimUID", uid, "kind", kind)
+		return
+	}
+	logger.V(2).Info("Claim done", "operation", operation, "claim", claim, "claimUID", uid)
+}

@@ -1,0 +1,340 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
+)
+
+const (
+	// apiReconcileRounds is how many rounds pass between two that ask the API server about every
+	// claim. A missed Unprepare is rare, and thousands of nodes ask.
+	apiReconcileRounds = 10
+	// reconcileParallelism bounds the questions to the API server at the same time.
+	reconcileParallelism = 4
+	// reconcileMinPause separates rounds that were asked for, and is the first wait after an error.
+	reconcileMinPause = time.Second
+)
+
+// Actions of the reconciler: values of the label "action" of the reconciled metric.
+const (
+	actionUnprepared      = "unprepared"
+	actionSpecRemoved     = "spec_removed"
+	actionMetadataEnsured = "metadata_ensured"
+	actionAdopted         = "adopted"
+)
+
+// reconciler makes what is on this node agree with itself and with the API server, at start and from
+// time to time:
+//
+//   - records that were damaged are rebuilt from the claims of pods that run here (see adopt.go);
+//   - records of claims that are gone, or no longer allocated here, are unprepared;
+//   - CDI specs and metadata without a record are removed, records without a spec get one.
+//
+// Its fields belong to its goroutine.
+type reconciler struct {
+	*Driver
+	// round counts the rounds since the API server was last asked about every claim.
+	round int
+	// rebuiltOnce says that the records of running pods were looked for since the start.
+	rebuiltOnce bool
+	// failures counts rounds in a row that could not do everything.
+	failures int
+	// suspects are the claims that were found gone, and since when.
+	suspects map[types.UID]time.Time
+	// prepareAgain calls the plugin's own Prepare.
+	prepareAgain func(context.Context, *drapb.Claim) error
+}
+
+func newReconciler(d *Driver) *reconciler {
+	return &reconciler{Driver: d, suspects: make(map[types.UID]time.Time), prepareAgain: d.callPrepare}
+}
+
+// run reconciles until ctx ends.
+func (r *reconciler) run(ctx context.Context) {
+	for {
+		wait := r.reconcile(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.clock.After(reconcileMinPause):
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.clock.After(wait):
+		case <-r.reconcileNow:
+		}
+	}
+}
+
+// requestReconcile makes the reconciler start a round soon, and ask the API server about every claim
+// in it when that may tell something new.
+func (d *Driver) requestReconcile(askAPI bool) {
+	if askAPI {
+		d.askAPI.Store(true)
+	}
+	select {
+	case d.reconcileNow <- struct{}{}:
+	default:
+	}
+}
+
+// reconcile does one round and returns how long to wait for the next.
+func (r *reconciler) reconcile(ctx context.Context) time.Duration {
+	logger := klog.FromContext(ctx)
+	askAPI := r.askAPI.Swap(false) || r.round%apiReconcileRounds == 0 || len(r.suspects) > 0 || r.failures > 0
+	r.round++
+
+	var errs []error
+	if !r.rebuiltOnce || r.damaged.Load() {
+		errs = append(errs, r.rebuild(ctx))
+	}
+	if askAPI {
+		errs = append(errs, r.unprepareOrphans(ctx))
+	}
+	errs = append(errs, r.removeStray(), r.ensureSpecs(ctx))
+	if ctx.Err() != nil {
+		return 0
+	}
+
+	if err := errors.Join(errs...); err != nil {
+		logger.Error(err, "Reconciling failed in part, trying again")
+		r.metrics.errors.WithLabelValues("reconcile").Inc()
+		r.failures++
+		return min(r.config.ReconcileInterval, reconcileMinPause<<min(r.failures-1, 10))
+	}
+	r.failures = 0
+	if len(r.suspects) > 0 {
+		return min(r.config.ReconcileInterval, r.config.OrphanGrace)
+	}
+	return r.config.ReconcileInterval
+}
+
+// unprepareOrphans takes back the devices of claims that the API server has not known, or not known
+// as allocated here, for the grace period.
+func (r *reconciler) unprepareOrphans(ctx context.Context) error {
+	var mu sync.Mutex
+	gone := make(map[types.UID]string)
+	var group errgroup.Group
+	group.SetLimit(reconcileParallelism)
+	records := r.store.List()
+	for _, record := range records {
+		group.Go(func() error {
+			reason, err := r.whyGone(ctx, record)
+			if err != nil {
+				return err
+			}
+			if reason != "" {
+				mu.Lock()
+				defer mu.Unlock()
+				gone[record.ClaimUID] = reason
+			}
+			return nil
+		})
+	}
+	err := group.Wait()
+
+	now := r.clock.Now()
+	for uid := range r.suspects {
+		if _, still := gone[uid]; !still && err == nil {
+			delete(r.suspects, uid)
+		}
+	}
+	errs := []error{err}
+	for _, record := range records {
+		reason, isGone := gone[record.ClaimUID]
+		if !isGone {
+			continue
+		}
+		since, suspected := r.suspects[record.ClaimUID]
+		if !suspected {
+			since = now
+			r.suspects[record.ClaimUID] = now
+		}
+		if now.Sub(since) < r.config.OrphanGrace {
+			continue
+		}
+		if err := r.unprepareOrphan(ctx, record); err != nil {
+			errs = append(errs, fmt.Errorf("unprepare claim %s/%s: %w", record.Namespace, record.Name, err))
+			continue
+		}
+		delete(r.suspects, record.ClaimUID)
+		r.metrics.reconciled.WithLabelValues(actionUnprepared).Inc()
+		klog.FromContext(ctx).Info("Unprepared a claim that the kubelet did not", "claim", klog.KRef(record.Namespace, record.Name), "claimUID", record.ClaimUID, "reason", reason)
+	}
+	return errors.Join(errs...)
+}
+
+func (r *reconciler) unprepareOrphan(ctx context.Context, record checkpoint.Record) error {
+	if err := r.unprepareClaim(ctx, record.ClaimUID); err != nil {
+		return err
+	}
+	return r.metadata.remove(record.Namespace, record.Name, record.ClaimUID)
+}
+
+// whyGone asks the API server about a record's claim and says why its devices are not its own any
+// more; empty when they are.
+func (r *reconciler) whyGone(ctx context.Context, record checkpoint.Record) (string, error) {
+	claim, err := r.config.KubeClient.ResourceV1().ResourceClaims(record.Namespace).Get(ctx, record.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "the claim is deleted", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read claim %s/%s: %w", record.Namespace, record.Name, err)
+	}
+	return whyNotHeld(claim, record.ClaimUID, r.config.NodeName), nil
+}
+
+// whyNotHeld says why a claim as the API server has it does not hold devices of this pool for the
+// claim that was prepared under uid; empty when it does.
+func whyNotHeld(claim *resourceapi.ResourceClaim, uid types.UID, pool string) string {
+	switch {
+	case claim.UID != uid:
+		return "the claim was deleted and another has its name"
+	case claim.Status.Allocation == nil:
+		return "the claim is not allocated any more"
+	case len(claim.Status.ReservedFor) == 0:
+		return "no pod uses the claim any more"
+	}
+	for _, result := range claim.Status.Allocation.Devices.Results {
+		if result.Driver == v1alpha1.DriverName && result.Pool == pool {
+			return ""
+		}
+	}
+	return "the claim is allocated elsewhere"
+}
+
+// removeStray removes CDI specs and device metadata of claims that have no record.
+func (r *reconciler) removeStray() error {
+	uids, err := r.config.Specs.Claims()
+	errs := []error{err}
+	for _, uid := range uids {
+		removed, err := r.removeStraySpec(uid)
+		errs = append(errs, err)
+		if removed {
+			r.metrics.reconciled.WithLabelValues(actionSpecRemoved).Inc()
+		}
+	}
+	return errors.Join(append(errs, r.metadata.sweep(r.clock.Now(), r.isPrepared))...)
+}
+
+func (r *reconciler) removeStraySpec(uid types.UID) (removed bool, err error) {
+	if r.isPrepared(uid) {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
+	defer cancel()
+	unlock, err := r.lockClaim(ctx, uid)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	if r.isPrepared(uid) {
+		return false, nil
+	}
+	if err := r.config.Specs.RemoveClaim(uid); err != nil {
+		return false, fmt.Errorf("remove the CDI spec of claim UID %s, which is not prepared: %w", uid, err)
+	}
+	// In a rolling update the other plugin may have prepared the claim meanwhile.
+	record, ok := r.store.Get(uid)
+	if ok {
+		_, err = r.config.Specs.WriteClaim(uid, specDevices(record))
+	}
+	return !ok, err
+}
+
+func (r *reconciler) isPrepared(uid types.UID) bool {
+	_, ok := r.store.Get(uid)
+	return ok
+}
+
+// ensureSpecs makes sure that the CDI specs of every prepared claim are there: the kubelet prepares
+// nothing when it restarts a container, and a spec that somebody deleted would be missed only then.
+// Before the hardware is known there is nothing to write specs from.
+func (r *reconciler) ensureSpecs(ctx context.Context) error {
+	if !r.specsReady.Load() {
+		return nil
+	}
+	var errs []error
+	for _, record := range r.store.List() {
+		err := r.ensureSpec(ctx, record.ClaimUID)
+		if err == nil {
+			err = r.ensureMetadata(ctx, record)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("ensure the CDI specs of claim %s/%s: %w", record.Namespace, record.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *reconciler) ensureSpec(ctx context.Context, uid types.UID) error {
+	unlock, err := r.lockClaim(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	record, ok := r.store.Get(uid)
+	if !ok {
+		return nil // unprepared meanwhile
+	}
+	if _, err := r.config.Specs.WriteClaim(uid, specDevices(record)); err != nil {
+		return err
+	}
+	if _, ok := r.store.Get(uid); !ok {
+		// In a rolling update the other plugin has unprepared the claim meanwhile.
+		return r.config.Specs.RemoveClaim(uid)
+	}
+	return nil
+}
+
+// ensureMetadata makes sure that the device metadata of a prepared claim is there.
+func (r *reconciler) ensureMetadata(ctx context.Context, record checkpoint.Record) error {
+	requests := make([]string, len(record.Devices))
+	for i, device := range record.Devices {
+		requests[i] = device.Request
+	}
+	if _, suspect := r.suspects[record.ClaimUID]; suspect || !r.metadata.missing(record.Namespace, record.Name, record.ClaimUID, requests) {
+		return nil
+	}
+	if err := r.prepareAgain(ctx, &drapb.Claim{Namespace: record.Namespace, Name: record.Name, Uid: string(record.ClaimUID)}); err != nil {
+		return err
+	}
+	r.metrics.reconciled.WithLabelValues(actionMetadataEnsured).Inc()
+	return nil
+}
+
+// callPrepare asks the plugin itself to prepare a claim, as the kubelet would: only the helper, on the
+// way of such a call, writes device metadata.
+func (d *Driver) callPrepare(ctx context.Context, claim *drapb.Claim) (finalErr error) {
+	conn, err := dial(serviceSocket(d.config))
+	if err != nil {
+		return err
+	}
+	defer func() { finalErr = errors.Join(finalErr, conn.Close()) }()
+	resp, err := drapb.NewDRAPluginClient(conn).NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{claim}})
+	if err != nil {
+		return err
+	}
+	if message := resp.GetClaims()[claim.GetUid()].GetError(); message != "" {
+		return errors.New(message)
+	}
+	return nil
+}

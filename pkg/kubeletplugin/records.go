@@ -1,0 +1,135 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/switchyard-dev/switchyard/pkg/cdi"
+	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
+)
+
+// newRecord describes an allocation for the checkpoint. uuid returns the hardware behind a device.
+func newRecord(claim *resourceapi.ResourceClaim, results []resourceapi.DeviceRequestAllocationResult, bootID string, uuid func(device string) string) checkpoint.Record {
+	record := checkpoint.Record{
+		ClaimUID:  claim.UID,
+		Namespace: claim.Namespace,
+		Name:      claim.Name,
+		BootID:    bootID,
+		State:     checkpoint.Prepared,
+		Devices:   make([]checkpoint.Device, len(results)),
+	}
+	for i, result := range results {
+		record.Devices[i] = checkpoint.Device{
+			Request:     result.Request,
+			Pool:        result.Pool,
+			Name:        result.Device,
+			UUID:        uuid(result.Device),
+			ShareID:     ptr.Deref(result.ShareID, ""),
+			AdminAccess: ptr.Deref(result.AdminAccess, false),
+		}
+	}
+	return record
+}
+
+// sameRecord reports whether writing b over a would change nothing. Fields of a newer release are
+// carried along and do not count.
+func sameRecord(a, b checkpoint.Record) bool {
+	return a.ClaimUID == b.ClaimUID && a.Namespace == b.Namespace && a.Name == b.Name && a.BootID == b.BootID && a.State == b.State &&
+		slices.EqualFunc(a.Devices, b.Devices, func(x, y checkpoint.Device) bool {
+			return x.Request == y.Request && x.Pool == y.Pool && x.Name == y.Name && x.UUID == y.UUID && x.ShareID == y.ShareID && x.AdminAccess == y.AdminAccess
+		})
+}
+
+// specDevices lists a record's devices as they appear in its CDI spec.
+func specDevices(record checkpoint.Record) []cdi.ClaimDevice {
+	devices := make([]cdi.ClaimDevice, len(record.Devices))
+	for i, device := range record.Devices {
+		devices[i] = cdi.ClaimDevice{Name: device.Name, ShareID: device.ShareID}
+	}
+	return devices
+}
+
+// claimNames remembers the namespaces and names of the prepared claims, which the checkpoint does not
+// look up quickly. It is as good as this process's own knowledge: of what another process prepares in
+// a rolling update it does not know.
+type claimNames struct {
+	mu     sync.Mutex
+	claims map[types.UID]types.NamespacedName
+}
+
+func (n *claimNames) add(record checkpoint.Record) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.claims == nil {
+		n.claims = make(map[types.UID]types.NamespacedName)
+	}
+	n.claims[record.ClaimUID] = types.NamespacedName{Namespace: record.Namespace, Name: record.Name}
+}
+
+func (n *claimNames) remove(uid types.UID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.claims, uid)
+}
+
+// has reports whether a claim of that namespace and name is prepared, under whatever UID.
+func (n *claimNames) has(namespace, name string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, claim := range n.claims {
+		if claim.Namespace == namespace && claim.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// preparedCollector counts the checkpoint's records when it is asked to, so that preparing a claim
+// does not have to.
+type preparedCollector struct {
+	store                        *checkpoint.Store
+	claims, devices, quarantined *prometheus.Desc
+}
+
+func newPreparedCollector(store *checkpoint.Store) prometheus.Collector {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(prometheus.BuildFQName(metricNamespace, metricSubsystem, name), help, nil, nil)
+	}
+	return &preparedCollector{
+		store:       store,
+		claims:      desc("prepared_claims", "Claims that are prepared on this node."),
+		devices:     desc("prepared_devices", "Devices that are prepared for claims, those with adminAccess not counted."),
+		quarantined: desc("quarantined_records", "Checkpoint records that were damaged and moved aside."),
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (c *preparedCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.claims
+	ch <- c.devices
+	ch <- c.quarantined
+}
+
+// Collect implements [prometheus.Collector].
+func (c *preparedCollector) Collect(ch chan<- prometheus.Metric) {
+	records := c.store.List()
+	devices := 0
+	for _, record := range records {
+		for _, device := range record.Devices {
+			if !device.AdminAccess {
+				devices++
+			}
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(c.claims, prometheus.GaugeValue, float64(len(records)))
+	ch <- prometheus.MustNewConstMetric(c.devices, prometheus.GaugeValue, float64(devices))
+	ch <- prometheus.MustNewConstMetric(c.quarantined, prometheus.GaugeValue, float64(len(c.store.Quarantined())))
+}

@@ -1,0 +1,277 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/switchyard-dev/switchyard/pkg/device"
+)
+
+func TestFieldCase01_RebootMakesEverythingAnew(t *testing.T) {
+	m := newMachine(t, 1)
+	claim := m.claim("a", gpu(0))
+	m.ready().mustPrepare(claim)
+	m.reboot()
+
+	p := m.start()
+	p.discovery.look(p.ctx)
+	p.reconciler.finishRebuild()
+	if m.specs.has(claim.UID) {
+		t.Fatal("the reboot left the CDI spec")
+	}
+	p.mustPrepare(claim)
+	if !m.specs.has(claim.UID) {
+		t.Error("prepared after a reboot without a CDI spec")
+	}
+	record, _ := p.store.Get(claim.UID)
+	if record.BootID != p.bootID {
+		t.Errorf("the record is of boot %s, want %s", record.BootID, p.bootID)
+	}
+
+	t.Run("a GPU that is gone after the reboot is refused", func(t *testing.T) {
+		m.reboot()
+		m.platform.set(gpus(0), nil)
+		p := m.ready()
+		if _, err := p.prepare(claim); kindOf(err) != kindDeviceUnknown {
+			t.Errorf("prepare = %v, want that the device does not exist", err)
+		}
+	})
+}
+
+func TestFieldCase02_NoPrepareComesAfterARestart(t *testing.T) {
+	m := newMachine(t, 1)
+	claim := m.claim("a", gpu(0))
+	m.ready().mustPrepare(claim)
+	m.specs.clear() // somebody tidied up while the plugin was down
+
+	p := m.ready()
+	if !m.specs.has(claim.UID) {
+		t.Error("the restarted plugin did not ensure the CDI spec of the running pod")
+	}
+	p.mustRefuse(m.claim("b", gpu(0)), "default/a")
+	p.mustUnprepare(claim)
+	p.mustPrepare(m.claim("c", gpu(0)))
+}
+
+func TestFieldCase03_ClaimDeletedWhileThePluginIsDown(t *testing.T) {
+	for name, change := range map[string]func(*testMachine, *resourceapi.ResourceClaim){
+		"deleted": func(m *testMachine, claim *resourceapi.ResourceClaim) { m.deleteClaim(claim) },
+		"deleted and made anew under its name": func(m *testMachine, claim *resourceapi.ResourceClaim) {
+			m.deleteClaim(claim)
+			other := m.claim("other", gpu(1))
+			m.deleteClaim(other)
+			other.Name = claim.Name
+			must[*resourceapi.ResourceClaim](m.t)(m.client.ResourceV1().ResourceClaims(claim.Namespace).Create(m.t.Context(), other, metav1.CreateOptions{}))
+		},
+		"not allocated any more": func(m *testMachine, claim *resourceapi.ResourceClaim) {
+			claim.Status.Allocation = nil
+			must[*resourceapi.ResourceClaim](m.t)(m.client.ResourceV1().ResourceClaims(claim.Namespace).UpdateStatus(m.t.Context(), claim, metav1.UpdateOptions{}))
+		},
+		"not reserved any more": func(m *testMachine, claim *resourceapi.ResourceClaim) {
+			claim.Status.ReservedFor = nil
+			must[*resourceapi.ResourceClaim](m.t)(m.client.ResourceV1().ResourceClaims(claim.Namespace).UpdateStatus(m.t.Context(), claim, metav1.UpdateOptions{}))
+		},
+		"allocated elsewhere": func(m *testMachine, claim *resourceapi.ResourceClaim) {
+			claim.Status.Allocation.Devices.Results[0].Pool = "node-b"
+			must[*resourceapi.ResourceClaim](m.t)(m.client.ResourceV1().ResourceClaims(claim.Namespace).UpdateStatus(m.t.Context(), claim, metav1.UpdateOptions{}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, 2)
+			claim := m.claim("a", gpu(0))
+			m.ready().mustPrepare(claim)
+			change(m, claim)
+
+			p := m.ready()
+			if !p.reconciler.isPrepared(claim.UID) {
+				t.Fatal("unprepared at once: the kubelet may still be stopping the containers")
+			}
+			m.clock.Step(m.config().OrphanGrace)
+			p.reconciler.reconcile(p.ctx)
+			if p.reconciler.isPrepared(claim.UID) || m.specs.has(claim.UID) {
+				t.Error("still prepared after the grace period")
+			}
+			p.mustPrepare(m.claim("next", gpu(0)))
+		})
+	}
+
+	t.Run("an API server that does not answer unprepares nothing", func(t *testing.T) {
+		m := newMachine(t, 1)
+		claim := m.claim("a", gpu(0))
+		m.ready().mustPrepare(claim)
+		m.client.PrependReactor("get", "resourceclaims", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errTest })
+		p := m.ready()
+		m.clock.Step(time.Hour)
+		if wait := p.reconciler.reconcile(p.ctx); wait >= m.config().ReconcileInterval {
+			t.Errorf("tries again after %v, want sooner than the interval", wait)
+		}
+		if !p.reconciler.isPrepared(claim.UID) {
+			t.Error("a claim was unprepared although nobody knows that it is gone")
+		}
+	})
+
+	t.Run("a claim that turns up again was not gone", func(t *testing.T) {
+		m := newMachine(t, 1)
+		claim := m.claim("a", gpu(0))
+		m.ready().mustPrepare(claim)
+		m.deleteClaim(claim)
+		p := m.ready()
+		must[*resourceapi.ResourceClaim](t)(m.client.ResourceV1().ResourceClaims(claim.Namespace).Create(t.Context(), claim, metav1.CreateOptions{}))
+		m.clock.Step(time.Hour)
+		p.reconciler.reconcile(p.ctx)
+		if !p.reconciler.isPrepared(claim.UID) {
+			t.Error("unprepared")
+		}
+	})
+}
+
+func TestFieldCase05_CorruptRecordIsRebuiltFromTheAPI(t *testing.T) {
+	m := newMachine(t, 3)
+	running, gone := m.claim("running", gpu(0)), m.claim("gone", gpu(1))
+	m.pod("running", true)
+	p := m.ready()
+	p.mustPrepare(running)
+	p.mustPrepare(gone)
+	m.deleteClaim(gone)
+	for _, claim := range []*resourceapi.ResourceClaim{running, gone} {
+		path := filepath.Join(m.config().PluginDir, checkpointDirName, string(claim.UID)+".json")
+		if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	p = m.start()
+	m.expectEvent("CheckpointCorrupt", string(gone.UID))
+	m.expectEvent("CheckpointCorrupt", string(running.UID))
+	p.discovery.look(p.ctx)
+
+	apiDown := true
+	m.client.PrependReactor("list", "pods", func(k8stesting.Action) (bool, runtime.Object, error) { return apiDown, nil, errTest })
+	p.reconciler.reconcile(p.ctx)
+	select {
+	case <-p.rebuilt:
+		t.Fatal("claims may be prepared before the damaged records are rebuilt")
+	default:
+	}
+	apiDown = false
+	p.reconciler.reconcile(p.ctx)
+	m.expectEvent("ClaimAdopted", "default/running")
+	p.mustRefuse(m.claim("b", gpu(0)), "default/running")
+	p.mustPrepare(m.claim("c", gpu(1)))
+	p.mustPrepare(running)
+	p.mustUnprepare(running)
+}
+
+func TestAdoptOnlyWhatRuns(t *testing.T) {
+	m := newMachine(t, 2)
+	m.claim("pending", gpu(0))
+	m.pod("pending", false)
+	m.claim("running", gpu(1))
+	m.pod("running", true)
+	p := m.ready()
+	records := p.store.List()
+	if len(records) != 1 || records[0].Name != "running" {
+		t.Errorf("records %v, want that of the running pod only", records)
+	}
+}
+
+func TestAdoptTellsOfTwoRunningClaimsWithOneDevice(t *testing.T) {
+	m := newMachine(t, 1)
+	for _, name := range []string{"a", "b"} {
+		m.claim(name, gpu(0))
+		m.pod(name, true)
+	}
+	p := m.ready()
+	if got := len(p.store.List()); got != 1 {
+		t.Errorf("%d claims have the device, want 1", got)
+	}
+	m.expectEvent("ClaimConflict", "default/a", "default/b")
+}
+
+func TestFieldCase07_UnprepareWithoutNVML(t *testing.T) {
+	m := newMachine(t, 2)
+	claim := m.claim("a", gpu(0))
+	m.ready().mustPrepare(claim)
+
+	t.Run("after a restart on the same boot the GPUs stay listed, as lost", func(t *testing.T) {
+		m.platform.set(device.Inventory{}, errTest)
+		p := m.start()
+		p.discovery.look(p.ctx)
+		if p.desired != nil {
+			t.Errorf("published after one failure: %v", p.desired)
+		}
+		p.discovery.look(p.ctx)
+		devices := p.desired.Pools[testNode].Slices[0].Devices
+		if len(devices) != 2 {
+			t.Fatalf("%d devices are published, want 2", len(devices))
+		}
+		for _, d := range devices {
+			if len(d.Taints) != 1 || d.Taints[0].Value != device.ReasonLost {
+				t.Errorf("taints of %s = %v, want Lost", d.Name, d.Taints)
+			}
+		}
+		if err := p.Ready(t.Context()); err == nil || !containsAll(err.Error(), []string{"discovery", errTest.Error()}) {
+			t.Errorf("Ready = %v, want it to say why", err)
+		}
+		m.expectEvent("NVMLUnavailable", errTest.Error())
+		p.reconciler.finishRebuild()
+		p.mustRefuse(m.claim("b", gpu(1)), gpu(1), "Lost", errTest.Error())
+		p.mustUnprepare(claim)
+	})
+
+	t.Run("after a reboot no devices are published, and it recovers", func(t *testing.T) {
+		m.reboot()
+		p := m.start()
+		p.reconciler.finishRebuild()
+		p.discovery.look(p.ctx)
+		if pool, ok := p.desired.Pools[testNode]; !ok || len(pool.Slices) != 0 {
+			t.Errorf("published %v, want a pool without slices", p.desired)
+		}
+		p.mustRefuse(m.claim("c", gpu(0)), "unknown", errTest.Error())
+		m.platform.set(gpus(2), nil)
+		p.discovery.look(p.ctx)
+		m.expectEvent("NVMLRecovered")
+		if got := len(p.desired.Pools[testNode].Slices[0].Devices); got != 2 {
+			t.Errorf("%d devices are published, want 2", got)
+		}
+		p.mustPrepare(m.claim("d", gpu(0)))
+	})
+}
+
+func TestFieldCase13b_SpecDeletedUnderARunningPod(t *testing.T) {
+	m := newMachine(t, 1)
+	claim := m.claim("a", gpu(0))
+	p := m.ready()
+	p.mustPrepare(claim)
+	m.specs.clear()
+	p.mustPrepare(claim)
+	if !m.specs.has(claim.UID) {
+		t.Error("preparing again did not write the spec")
+	}
+	m.specs.clear()
+	p.reconciler.reconcile(p.ctx)
+	if !m.specs.has(claim.UID) {
+		t.Error("reconciling did not write the spec")
+	}
+}
+
+func TestStraySpecsAreRemoved(t *testing.T) {
+	m := newMachine(t, 1)
+	if _, err := m.specs.WriteClaim("nobody", nil); err != nil {
+		t.Fatal(err)
+	}
+	m.ready()
+	if m.specs.has("nobody") {
+		t.Error("a spec without a record is still there")
+	}
+}
