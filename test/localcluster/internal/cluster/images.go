@@ -5,9 +5,7 @@ package cluster
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,19 +22,14 @@ func (c *Cluster) baseImages() []string {
 	return []string{filepath.Join(c.Bin(), "images", "pause.tar"), filepath.Join(c.Bin(), "images", "busybox.tar")}
 }
 
+// buildImages packs the images anew each time: that takes a fraction of a
+// second, and an update of busybox arrives.
 func (c *Cluster) buildImages() error {
 	pause, busybox := c.baseImages()[0], c.baseImages()[1]
-	if _, err := os.Stat(pause); errors.Is(err, fs.ErrNotExist) {
-		if err := image.WritePause(pause, config.PauseImage, filepath.Join(c.Bin(), build.PauseProgram)); err != nil {
-			return err
-		}
+	if err := image.WritePause(pause, config.PauseImage, filepath.Join(c.Bin(), build.PauseProgram)); err != nil {
+		return err
 	}
-	if _, err := os.Stat(busybox); errors.Is(err, fs.ErrNotExist) {
-		if err := image.WriteBusybox(busybox, config.BusyboxImage, build.Busybox()); err != nil {
-			return err
-		}
-	}
-	return nil
+	return image.WriteBusybox(busybox, config.BusyboxImage, build.Busybox())
 }
 
 // importImage loads an archive into a node's containerd. It is streamed, so

@@ -120,9 +120,13 @@ func (r Renderer) KubeletConfig(index int, f NodeFiles) ([]byte, error) {
 		"failSwapOn":               false,
 		"enforceNodeAllocatable":   []string{},
 		"containerRuntimeEndpoint": "unix://" + ContainerdSocket,
-		"resolvConf":               "/etc/resolv.conf",
-		"volumePluginDir":          filepath.Join(kubeletDir, "volume-plugins"),
-		"maxPods":                  200,
+		// There is no DNS in the cluster. In a pod this address refuses at
+		// once, which beats a timeout, and a warning event for each pod.
+		"clusterDNS":      []string{"127.0.0.1"},
+		"clusterDomain":   "cluster.local",
+		"resolvConf":      "/etc/resolv.conf",
+		"volumePluginDir": filepath.Join(kubeletDir, "volume-plugins"),
+		"maxPods":         200,
 		// A machine's disk and memory are shared by all nodes: pressure
 		// there is the person's business, not a reason to evict.
 		"evictionHard":                map[string]string{"imagefs.available": "1%", "nodefs.available": "1%", "nodefs.inodesFree": "1%", "imagefs.inodesFree": "1%", "memory.available": "50Mi"},

@@ -22,7 +22,7 @@ func WriteBusybox(file, tag, busybox string) error {
 			entries = append(entries, Entry{Target: "/bin/" + command, Link: "/bin/busybox"})
 		}
 	}
-	return Write(file, Spec{Tag: tag, Entrypoint: []string{"/bin/sh"}, Entries: entries})
+	return Write(file, Spec{Tag: tag, Cmd: []string{"/bin/sh"}, Entries: entries})
 }
 
 // WritePause builds the image of the pods' sandbox containers.

@@ -47,8 +47,10 @@ type Spec struct {
 	// Tag is the image's name, for example localhost/switchyard:dev.
 	Tag        string
 	Entrypoint []string
-	Env        []string
-	Entries    []Entry
+	// Cmd are the arguments that a pod's args replace.
+	Cmd     []string
+	Env     []string
+	Entries []Entry
 	// Labels are those of the image's configuration.
 	Labels map[string]string
 }
@@ -83,7 +85,7 @@ func Write(file string, spec Spec) error {
 		Architecture: runtime.GOARCH,
 		OS:           "linux",
 		Created:      v1.Time{Time: time.Unix(0, 0).UTC()},
-		Config:       v1.Config{Entrypoint: spec.Entrypoint, Env: env, Labels: spec.Labels, WorkingDir: "/"},
+		Config:       v1.Config{Entrypoint: spec.Entrypoint, Cmd: spec.Cmd, Env: env, Labels: spec.Labels, WorkingDir: "/"},
 		RootFS:       layers.RootFS,
 		History:      []v1.History{{CreatedBy: "switchyard localcluster image build"}},
 	})
