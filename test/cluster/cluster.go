@@ -63,26 +63,27 @@ func findRoot() string {
 	return dir
 }
 
-// localcluster runs the cluster's program: what it prints is passed on as progress and returned, and its last words are
-// in the error.
+// localcluster runs the cluster's program and returns what it prints; its last words are in the error.
 func (c *Cluster) localcluster(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(c.root, "bin", "localcluster"), args...)
-	cmd.Dir = c.root
-	var out, complaint bytes.Buffer
-	cmd.Stdout = &out
-	cmd.Stderr = io.MultiWriter(c.progress, &complaint)
-	if args[0] == "up" || args[0] == "build" {
-		cmd.Stdout = io.MultiWriter(c.progress, &out)
-	}
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("localcluster %s: %w: %s", strings.Join(args, " "), err, tail(complaint.String()))
-	}
-	return strings.TrimSpace(out.String()), nil
+	var out bytes.Buffer
+	err := c.runLocalcluster(ctx, &out, args...)
+	return strings.TrimSpace(out.String()), err
 }
 
-// lastLine is for commands that print progress before their result.
-func lastLine(out string, err error) (string, error) {
-	return out[strings.LastIndex(out, "\n")+1:], err
+// follow runs it and passes on what it prints as progress.
+func (c *Cluster) follow(ctx context.Context, args ...string) error {
+	return c.runLocalcluster(ctx, c.progress, args...)
+}
+
+func (c *Cluster) runLocalcluster(ctx context.Context, stdout io.Writer, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(c.root, "bin", "localcluster"), args...)
+	cmd.Dir = c.root
+	var complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = stdout, io.MultiWriter(c.progress, &complaint)
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("localcluster %s: %w: %s", strings.Join(args, " "), err, tail(complaint.String()))
+	}
+	return nil
 }
 
 // tail keeps the last lines of a program's complaint.

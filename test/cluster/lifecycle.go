@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -27,14 +28,30 @@ const (
 	rolloutTimeout  = 2 * time.Minute
 )
 
-// Build builds the cluster's programs unless they are cached, and returns a line that says where they are.
+// Build builds the cluster's programs unless they are cached, and returns what two of them say they are.
 func (c *Cluster) Build(ctx context.Context) (string, error) {
-	return lastLine(c.localcluster(ctx, "build"))
+	if err := c.follow(ctx, "build"); err != nil {
+		return "", err
+	}
+	bin, err := c.localcluster(ctx, "build", "--print-dir")
+	if err != nil {
+		return "", err
+	}
+	var versions []string
+	for _, program := range []string{"kubelet", "containerd"} {
+		out, err := exec.CommandContext(ctx, filepath.Join(bin, program), "--version").Output()
+		if err != nil {
+			return "", fmt.Errorf("%s --version: %w", program, err)
+		}
+		words := strings.Fields(string(out)) // "containerd github.com/containerd/containerd/v2 v2.4.2"
+		versions = append(versions, words[0]+" "+words[len(words)-1])
+	}
+	return strings.Join(versions, ", "), nil
 }
 
 // Up starts the cluster, or heals one that is there, and connects to it.
 func (c *Cluster) Up(ctx context.Context) error {
-	if _, err := c.localcluster(ctx, "up"); err != nil {
+	if err := c.follow(ctx, "up"); err != nil {
 		return err
 	}
 	return c.connect(ctx)
@@ -42,10 +59,10 @@ func (c *Cluster) Up(ctx context.Context) error {
 
 func (c *Cluster) connect(ctx context.Context) error {
 	var err error
-	if c.config, err = lastLine(c.localcluster(ctx, "kubeconfig")); err != nil {
+	if c.config, err = c.localcluster(ctx, "kubeconfig"); err != nil {
 		return err
 	}
-	if c.bin, err = lastLine(c.localcluster(ctx, "build", "--print-dir")); err != nil {
+	if c.bin, err = c.localcluster(ctx, "build", "--print-dir"); err != nil {
 		return err
 	}
 	rest, err := clientcmd.BuildConfigFromFlags("", c.config)
