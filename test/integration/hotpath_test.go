@@ -1,0 +1,99 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/switchyard-dev/switchyard/test/harness/plugin"
+)
+
+func TestPrepareMakesNoNVMLCall(t *testing.T) {
+	n := newNode(t, "hgx-h100")
+	n.running(t, plugin.Options{Args: []string{"--discovery-interval=1h"}})
+	c := n.gpus(t, "claim", n.devices...)
+	if err := n.GPUs.SetRecordCalls(true); err != nil {
+		t.Fatal(err)
+	}
+	n.prepare(t, c)
+	n.prepare(t, c)
+	n.unprepare(t, c)
+	calls, err := n.GPUs.RecordedCalls()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(calls) > 0 {
+		t.Errorf("prepare and unprepare called NVML: %q", calls)
+	}
+}
+
+// adminClaims creates claims that may all be prepared at the same time.
+func (n *node) adminClaims(t *testing.T, count int) []*resourceapi.ResourceClaim {
+	t.Helper()
+	claims := make([]*resourceapi.ResourceClaim, count)
+	for i := range claims {
+		claims[i] = create(t, n.claim(fmt.Sprintf("claim-%d", i)).Admin("gpu", n.devices[i%len(n.devices)]))
+	}
+	return claims
+}
+
+func TestFieldCase10_FiftyPreparesAtOnce(t *testing.T) {
+	n := newNode(t, "hgx-h100")
+	p := n.running(t, plugin.Options{})
+	claims := n.adminClaims(t, 50)
+	var calls errgroup.Group
+	for i, c := range claims {
+		calls.Go(func() error {
+			devices, err := n.kubelet.PrepareOne(t.Context(), c)
+			if err != nil {
+				return fmt.Errorf("claim %s: %w", c.Name, err)
+			}
+			if got := devices[0].DeviceName; got != n.devices[i%len(n.devices)] {
+				return fmt.Errorf("claim %s has device %s", c.Name, got)
+			}
+			return nil
+		})
+	}
+	if err := calls.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	metric(t, p, equal(50), "switchyard_kubelet_plugin_prepared_claims")
+	for i, c := range claims {
+		calls.Go(func() error {
+			if i%2 == 0 { // some are asked for again while others go
+				if _, err := n.kubelet.PrepareOne(t.Context(), c); err != nil {
+					return err
+				}
+			}
+			return n.kubelet.Unprepare(t.Context(), c)
+		})
+	}
+	if err := calls.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	n.wantNothingLeft(t)
+	metric(t, p, equal(0), "switchyard_kubelet_plugin_prepared_claims")
+	metric(t, p, equal(0), "switchyard_kubelet_plugin_requests_in_flight")
+}
+
+// With a client's default limits (5/s, burst 10) 60 prepares take 10 s.
+func TestFieldCase13a_BurstOfPreparesIsNotThrottled(t *testing.T) {
+	n := newNode(t, "hgx-h100")
+	n.running(t, plugin.Options{})
+	claims := n.adminClaims(t, 60)
+	start := time.Now()
+	for _, c := range claims {
+		n.prepare(t, c)
+	}
+	if took := time.Since(start); took > 8*time.Second {
+		t.Errorf("60 prepares took %v: the client throttles itself", took)
+	}
+}
