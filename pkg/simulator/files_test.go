@@ -143,6 +143,12 @@ func TestEnsureFilesRepairs(t *testing.T) {
 		t.Fatal(err)
 	}
 	library := filepath.Join(n.DriverRoot(), libraryDir(), "libcuda.so.1")
+	leftovers := []string{filepath.Join(n.Dir(), unfinished+"state.json.1"), filepath.Join(filepath.Dir(smi), unfinished+"nvidia-smi.2")}
+	for _, path := range leftovers {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := errors.Join(os.RemoveAll(filepath.Join(n.DriverRoot(), "dev")), os.Remove(library), os.Symlink("elsewhere", library)); err != nil {
 		t.Fatal(err)
 	}
@@ -154,6 +160,11 @@ func TestEnsureFilesRepairs(t *testing.T) {
 	}
 	if target, err := os.Readlink(library); err != nil || target != "libcuda.so.595.91.07" {
 		t.Errorf("libcuda.so.1 leads to %q (%v)", target, err)
+	}
+	for _, path := range leftovers {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is still there", path)
+		}
 	}
 	after, err := os.Stat(smi)
 	if err != nil {

@@ -165,9 +165,12 @@ func (n *Node) Update(change func(*State) error) error {
 }
 
 // EnsureFiles makes the files of the driver root that are missing or different, as after a reboot that
-// emptied /dev.
+// emptied /dev, and removes what killed processes left half written.
 func (n *Node) EnsureFiles() error {
 	return withLock(n.dir, func() error {
+		if err := removeUnfinished(n.dir); err != nil {
+			return err
+		}
 		s, _, err := readState(n.dir)
 		if err != nil {
 			return err

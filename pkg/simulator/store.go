@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -71,12 +72,26 @@ func writeState(dir string, s State) error {
 	return replaceFile(filepath.Join(dir, stateFile), append(data, '\n'), 0o644)
 }
 
+// unfinished is what the names of files begin with that are being written.
+const unfinished = ".unfinished-"
+
+// removeUnfinished removes files below a directory that were never finished. The caller holds the lock,
+// so nobody is writing one.
+func removeUnfinished(dir string) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasPrefix(entry.Name(), unfinished) {
+			return err
+		}
+		return remove(path)
+	})
+}
+
 // replaceFile puts a file in place as a whole. Unlike renameio it does not wait for the disk: a simulated
 // node survives the death of every process, and need not survive a power failure.
 //
 // The modification time is set to the nanosecond, because fileStamp relies on it.
 func replaceFile(path string, content []byte, mode os.FileMode) (err error) {
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	file, err := os.CreateTemp(filepath.Dir(path), unfinished+filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}

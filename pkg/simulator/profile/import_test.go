@@ -187,3 +187,28 @@ func TestImportOfRealMatrices(t *testing.T) {
 		})
 	}
 }
+
+// FuzzImport holds every matrix that is read to a profile that has its NVLinks, or an error.
+func FuzzImport(f *testing.F) {
+	f.Add(table("X NV12 NV12 0-3 0", "NV12 X NV12 0-3 0", "NV12 NV12 X 4-7 1"))
+	f.Add(table("X PIX NV2 0 0", "PIX X SYS 0 1", "NV2 SYS X 0-3 0,1"))
+	f.Fuzz(func(t *testing.T, text string) {
+		m, _, err := smi.Parse(strings.NewReader(text))
+		if err != nil {
+			return
+		}
+		p, _, err := FromMatrix(m, ImportOptions{Name: "imported"})
+		if err != nil {
+			return
+		}
+		for i := range m.GPUs {
+			if len(m.GPUs) != len(p.GPUs) {
+				t.Fatalf("%d GPUs of %d", len(p.GPUs), len(m.GPUs))
+			}
+			linked := p.NVLink != nil && p.Links()[i][0].Kind != EndNone
+			if want := m.Graph.HasNVLink(i); linked != want {
+				t.Errorf("GPU %d has NVLinks: %v, in the matrix %v", i, linked, want)
+			}
+		}
+	})
+}
