@@ -39,12 +39,14 @@ func TestDecode(t *testing.T) {
 		"time-slicing defaults to the driver's interval": {
 			raw: `{` + gpuHead + `, "sharing": {"strategy": "TimeSlicing"}}`,
 			want: &GPUConfig{TypeMeta: gpuMeta(), Sharing: &Sharing{
-				Strategy: TimeSlicingStrategy, TimeSlicing: &TimeSlicingConfig{Interval: DefaultTimeSlice}}},
+				Strategy: TimeSlicingStrategy, TimeSlicing: &TimeSlicingConfig{Interval: DefaultTimeSlice},
+			}},
 		},
 		"a chosen interval is kept": {
 			raw: `{` + gpuHead + `, "sharing": {"strategy": "TimeSlicing", "timeSlicing": {"interval": "Long"}}}`,
 			want: &GPUConfig{TypeMeta: gpuMeta(), Sharing: &Sharing{
-				Strategy: TimeSlicingStrategy, TimeSlicing: &TimeSlicingConfig{Interval: LongTimeSlice}}},
+				Strategy: TimeSlicingStrategy, TimeSlicing: &TimeSlicingConfig{Interval: LongTimeSlice},
+			}},
 		},
 		"MPS without settings has no limits": {
 			raw:  `{` + gpuHead + `, "sharing": {"strategy": "MPS"}}`,
@@ -53,17 +55,22 @@ func TestDecode(t *testing.T) {
 		"MPS limits are kept": {
 			raw: `{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreadPercentage": 50, "pinnedDeviceMemoryLimit": "10Gi"}}}`,
 			want: &GPUConfig{TypeMeta: gpuMeta(), Sharing: &Sharing{Strategy: MPSStrategy, MPS: &MPSConfig{
-				ActiveThreadPercentage: ptr.To[int32](50), PinnedDeviceMemoryLimit: ptr.To(resource.MustParse("10Gi"))}}},
+				ActiveThreadPercentage: ptr.To[int32](50), PinnedDeviceMemoryLimit: new(resource.MustParse("10Gi")),
+			}}},
 		},
 		"a partition time-slices without an interval": {
 			raw: `{` + migHead + `, "sharing": {"strategy": "TimeSlicing"}}`,
-			want: &MIGConfig{TypeMeta: metav1.TypeMeta{APIVersion: APIVersion, Kind: MIGConfigKind},
-				Sharing: &Sharing{Strategy: TimeSlicingStrategy}},
+			want: &MIGConfig{
+				TypeMeta: metav1.TypeMeta{APIVersion: APIVersion, Kind: MIGConfigKind},
+				Sharing:  &Sharing{Strategy: TimeSlicingStrategy},
+			},
 		},
 		"a partition has MPS limits": {
 			raw: `{` + migHead + `, "sharing": {"strategy": "MPS"}}`,
-			want: &MIGConfig{TypeMeta: metav1.TypeMeta{APIVersion: APIVersion, Kind: MIGConfigKind},
-				Sharing: &Sharing{Strategy: MPSStrategy, MPS: &MPSConfig{}}},
+			want: &MIGConfig{
+				TypeMeta: metav1.TypeMeta{APIVersion: APIVersion, Kind: MIGConfigKind},
+				Sharing:  &Sharing{Strategy: MPSStrategy, MPS: &MPSConfig{}},
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,48 +100,86 @@ func TestDecodeRefuses(t *testing.T) {
 		"null":                  {`null`, []string{"parameters: must be one JSON object, not null"}},
 		"no apiVersion":         {`{"kind": "GPUConfig"}`, []string{"apiVersion: Required", "switchyard.dev/v1alpha1"}},
 		"no kind":               {`{"apiVersion": "switchyard.dev/v1alpha1"}`, []string{"kind: Required", "GPUConfig or MIGConfig"}},
-		"an apiVersion of another group": {`{"apiVersion": "gpu.nvidia.com/v1beta1", "kind": "GpuConfig"}`,
-			[]string{`apiVersion: Unsupported value: "gpu.nvidia.com/v1beta1"`, `supported values: "switchyard.dev/v1alpha1"`}},
-		"a kind that does not exist": {`{"apiVersion": "switchyard.dev/v1alpha1", "kind": "GpuConfig"}`,
-			[]string{`kind: Unsupported value: "GpuConfig"`, `"GPUConfig", "MIGConfig"`}},
+		"an apiVersion of another group": {
+			`{"apiVersion": "gpu.nvidia.com/v1beta1", "kind": "GpuConfig"}`,
+			[]string{`apiVersion: Unsupported value: "gpu.nvidia.com/v1beta1"`, `supported values: "switchyard.dev/v1alpha1"`},
+		},
+		"a kind that does not exist": {
+			`{"apiVersion": "switchyard.dev/v1alpha1", "kind": "GpuConfig"}`,
+			[]string{`kind: Unsupported value: "GpuConfig"`, `"GPUConfig", "MIGConfig"`},
+		},
 		"a kind of the wrong type":      {`{"apiVersion": "switchyard.dev/v1alpha1", "kind": 1}`, []string{"kind: Invalid value: 1", "must be a string"}},
 		"apiVersion in the wrong case":  {`{"apiversion": "switchyard.dev/v1alpha1", "kind": "GPUConfig"}`, []string{"apiVersion: Required"}},
 		"sharing that is not an object": {`{` + gpuHead + `, "sharing": "MPS"}`, []string{`sharing: Invalid value: "MPS"`, "must be an object"}},
-		"a percentage that is text": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreadPercentage": "50%"}}}`,
-			[]string{`sharing.mps.activeThreadPercentage: Invalid value: "50%"`, "must be a whole number"}},
-		"a percentage that is a fraction": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreadPercentage": 12.5}}}`,
-			[]string{`sharing.mps.activeThreadPercentage: Invalid value: 12.5`, "must be a whole number"}},
-		"a percentage beyond 32 bits": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreadPercentage": 4294967297}}}`,
-			[]string{`sharing.mps.activeThreadPercentage: Invalid value`, "must be a whole number"}},
-		"a percentage of 0": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreadPercentage": 0}}}`,
-			[]string{"sharing.mps.activeThreadPercentage: Invalid value: 0", "between 1 and 100"}},
-		"a percentage of 101": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreadPercentage": 101}}}`,
-			[]string{"sharing.mps.activeThreadPercentage: Invalid value: 101", "between 1 and 100"}},
-		"a limit that is no quantity": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": "10 gigs"}}}`,
-			[]string{`sharing.mps.pinnedDeviceMemoryLimit: Invalid value: "10 gigs"`, "10Gi"}},
-		"a limit that is an object": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": {}}}}`,
-			[]string{`sharing.mps.pinnedDeviceMemoryLimit: Invalid value`, "10Gi"}},
-		"a limit of nothing": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": "0"}}}`,
-			[]string{"sharing.mps.pinnedDeviceMemoryLimit: Invalid value", "more than 0"}},
-		"a negative limit": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": "-1Gi"}}}`,
-			[]string{"sharing.mps.pinnedDeviceMemoryLimit: Invalid value", "more than 0"}},
-		"a limit that MPS would round": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": "10G"}}}`,
-			[]string{"sharing.mps.pinnedDeviceMemoryLimit: Invalid value", "whole number of mebibytes"}},
-		"a limit beyond 64 bits": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": "1e30"}}}`,
-			[]string{"sharing.mps.pinnedDeviceMemoryLimit: Invalid value", "whole number of mebibytes"}},
+		"a percentage that is text": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreadPercentage": "50%"}}}`,
+			[]string{`sharing.mps.activeThreadPercentage: Invalid value: "50%"`, "must be a whole number"},
+		},
+		"a percentage that is a fraction": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreadPercentage": 12.5}}}`,
+			[]string{`sharing.mps.activeThreadPercentage: Invalid value: 12.5`, "must be a whole number"},
+		},
+		"a percentage beyond 32 bits": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreadPercentage": 4294967297}}}`,
+			[]string{`sharing.mps.activeThreadPercentage: Invalid value`, "must be a whole number"},
+		},
+		"a percentage of 0": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreadPercentage": 0}}}`,
+			[]string{"sharing.mps.activeThreadPercentage: Invalid value: 0", "between 1 and 100"},
+		},
+		"a percentage of 101": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreadPercentage": 101}}}`,
+			[]string{"sharing.mps.activeThreadPercentage: Invalid value: 101", "between 1 and 100"},
+		},
+		"a limit that is no quantity": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": "10 gigs"}}}`,
+			[]string{`sharing.mps.pinnedDeviceMemoryLimit: Invalid value: "10 gigs"`, "10Gi"},
+		},
+		"a limit that is an object": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": {}}}}`,
+			[]string{`sharing.mps.pinnedDeviceMemoryLimit: Invalid value`, "10Gi"},
+		},
+		"a limit of nothing": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": "0"}}}`,
+			[]string{"sharing.mps.pinnedDeviceMemoryLimit: Invalid value", "more than 0"},
+		},
+		"a negative limit": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": "-1Gi"}}}`,
+			[]string{"sharing.mps.pinnedDeviceMemoryLimit: Invalid value", "more than 0"},
+		},
+		"a limit that MPS would round": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": "10G"}}}`,
+			[]string{"sharing.mps.pinnedDeviceMemoryLimit: Invalid value", "whole number of mebibytes"},
+		},
+		"a limit beyond 64 bits": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": "1e30"}}}`,
+			[]string{"sharing.mps.pinnedDeviceMemoryLimit: Invalid value", "whole number of mebibytes"},
+		},
 		"sharing without a strategy": {`{` + gpuHead + `, "sharing": {}}`, []string{"sharing.strategy: Required", "TimeSlicing or MPS"}},
-		"a strategy that does not exist": {`{` + gpuHead + `, "sharing": {"strategy": "mps"}}`,
-			[]string{`sharing.strategy: Unsupported value: "mps"`, `"TimeSlicing", "MPS"`}},
-		"an interval that does not exist": {`{` + gpuHead + `, "sharing": {"strategy": "TimeSlicing", "timeSlicing": {"interval": "5ms"}}}`,
-			[]string{`sharing.timeSlicing.interval: Unsupported value: "5ms"`, `"Short"`}},
-		"MPS settings with another strategy": {`{` + gpuHead + `, "sharing": {"strategy": "TimeSlicing", "mps": {}}}`,
-			[]string{"sharing.mps: Forbidden", "strategy: MPS"}},
-		"a time slice with another strategy": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "timeSlicing": {"interval": "Long"}}}`,
-			[]string{"sharing.timeSlicing: Forbidden", "strategy: TimeSlicing"}},
-		"a time slice on a partition": {`{` + migHead + `, "sharing": {"strategy": "TimeSlicing", "timeSlicing": {"interval": "Long"}}}`,
-			[]string{"sharing.timeSlicing: Forbidden", "MIG partition"}},
-		"a time slice with MPS on a partition": {`{` + migHead + `, "sharing": {"strategy": "MPS", "timeSlicing": {}}}`,
-			[]string{"sharing.timeSlicing: Forbidden"}},
+		"a strategy that does not exist": {
+			`{` + gpuHead + `, "sharing": {"strategy": "mps"}}`,
+			[]string{`sharing.strategy: Unsupported value: "mps"`, `"TimeSlicing", "MPS"`},
+		},
+		"an interval that does not exist": {
+			`{` + gpuHead + `, "sharing": {"strategy": "TimeSlicing", "timeSlicing": {"interval": "5ms"}}}`,
+			[]string{`sharing.timeSlicing.interval: Unsupported value: "5ms"`, `"Short"`},
+		},
+		"MPS settings with another strategy": {
+			`{` + gpuHead + `, "sharing": {"strategy": "TimeSlicing", "mps": {}}}`,
+			[]string{"sharing.mps: Forbidden", "strategy: MPS"},
+		},
+		"a time slice with another strategy": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "timeSlicing": {"interval": "Long"}}}`,
+			[]string{"sharing.timeSlicing: Forbidden", "strategy: TimeSlicing"},
+		},
+		"a time slice on a partition": {
+			`{` + migHead + `, "sharing": {"strategy": "TimeSlicing", "timeSlicing": {"interval": "Long"}}}`,
+			[]string{"sharing.timeSlicing: Forbidden", "MIG partition"},
+		},
+		"a time slice with MPS on a partition": {
+			`{` + migHead + `, "sharing": {"strategy": "MPS", "timeSlicing": {}}}`,
+			[]string{"sharing.timeSlicing: Forbidden"},
+		},
 		"more than the API allows": {`{` + gpuHead + `, "x": "` + strings.Repeat("x", 10*1024) + `"}`, []string{"parameters: must be at most 10240 bytes"}},
 	} {
 		t.Run(name, func(t *testing.T) { refused(t, test.raw, test.want) })
@@ -148,10 +193,14 @@ func TestFieldCase12_UnknownConfigFieldsAreRefusedByName(t *testing.T) {
 		want []string
 	}{
 		"unknown at the top": {`{` + gpuHead + `, "shareing": {}}`, []string{"shareing: unknown field", "apiVersion, kind, sharing"}},
-		"unknown below": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mpsConfig": {}}}`,
-			[]string{"sharing.mpsConfig: unknown field", "mps, strategy, timeSlicing"}},
-		"unknown at the bottom": {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreads": 1}}}`,
-			[]string{"sharing.mps.activeThreads: unknown field", "activeThreadPercentage, pinnedDeviceMemoryLimit"}},
+		"unknown below": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mpsConfig": {}}}`,
+			[]string{"sharing.mpsConfig: unknown field", "mps, strategy, timeSlicing"},
+		},
+		"unknown at the bottom": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreads": 1}}}`,
+			[]string{"sharing.mps.activeThreads: unknown field", "activeThreadPercentage, pinnedDeviceMemoryLimit"},
+		},
 		"known but for its case": {`{` + gpuHead + `, "Sharing": {"strategy": "MPS"}}`, []string{"Sharing: unknown field", "sharing"}},
 		"two at once":            {`{` + gpuHead + `, "a": 1, "b": 2}`, []string{"a: unknown field", "b: unknown field"}},
 		"a name given twice":     {`{` + gpuHead + `, "sharing": {"strategy": "MPS", "strategy": "TimeSlicing"}}`, []string{"sharing.strategy: field is given twice"}},

@@ -15,7 +15,7 @@ func TestDeepCopyKeepsEveryField(t *testing.T) {
 	sharing := &Sharing{
 		Strategy:    MPSStrategy,
 		TimeSlicing: &TimeSlicingConfig{Interval: ShortTimeSlice},
-		MPS:         &MPSConfig{ActiveThreadPercentage: ptr.To[int32](10), PinnedDeviceMemoryLimit: ptr.To(resource.MustParse("1Gi"))},
+		MPS:         &MPSConfig{ActiveThreadPercentage: ptr.To[int32](10), PinnedDeviceMemoryLimit: new(resource.MustParse("1Gi"))},
 	}
 	gpu := &GPUConfig{TypeMeta: gpuMeta(), Sharing: sharing}
 	mig := &MIGConfig{TypeMeta: gpuMeta(), Sharing: sharing}

@@ -180,7 +180,7 @@ func removeUnlocked(path string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("open temporary file: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // Read only.
+	defer file.Close()
 	switch err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return false, nil // Its writer lives.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform"
@@ -83,9 +84,7 @@ func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kep
 		device.edits = d.ContainerEdits
 		now.devices[d.Name] = device
 	}
-	for name, device := range carried {
-		now.devices[name] = device
-	}
+	maps.Copy(now.devices, carried)
 	return now, nil
 }
 

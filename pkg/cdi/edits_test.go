@@ -17,7 +17,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/utils/ptr"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/switchyard-dev/switchyard/pkg/device"
@@ -305,7 +304,7 @@ func TestFieldCase29_GPUWithoutMinorNumber(t *testing.T) {
 	if got := neededNodes(device.GPU{UUID: "GPU-0"}); got != nil {
 		t.Errorf("needs %v, want nothing", got)
 	}
-	if got := neededNodes(device.GPU{UUID: "GPU-0", Index: 1, Minor: ptr.To(7)}); !slices.Equal(got, []string{"/dev/nvidia7"}) {
+	if got := neededNodes(device.GPU{UUID: "GPU-0", Index: 1, Minor: new(7)}); !slices.Equal(got, []string{"/dev/nvidia7"}) {
 		t.Errorf("needs %v, want /dev/nvidia7", got)
 	}
 	w := fakeWriter(t, &fakeGenerator{edits: nullNode})
@@ -319,8 +318,15 @@ func TestFieldCase29_GPUWithoutMinorNumber(t *testing.T) {
 // nowhere else, or an error.
 func FuzzWriteClaim(f *testing.F) {
 	for _, seed := range [][3]string{
-		{"7a1d1b5e-5d0c-4f5e-9c0b-0e6c5a3f9d11", "gpu-0", ""}, {"a", "gpu-0", "share-1"}, {"../x", "gpu-0", ""},
-		{"a", "../gpu", ""}, {"a", "gpu=0", "/"}, {"a\n", "gpu-0", "\x00"}, {"", "", ""}, {"-", "gpu-0", "-"}, {"a", "gpu-0", "é"},
+		{"7a1d1b5e-5d0c-4f5e-9c0b-0e6c5a3f9d11", "gpu-0", ""},
+		{"a", "gpu-0", "share-1"},
+		{"../x", "gpu-0", ""},
+		{"a", "../gpu", ""},
+		{"a", "gpu=0", "/"},
+		{"a\n", "gpu-0", "\x00"},
+		{"", "", ""},
+		{"-", "gpu-0", "-"},
+		{"a", "gpu-0", "é"},
 	} {
 		f.Add(seed[0], seed[1], seed[2])
 	}

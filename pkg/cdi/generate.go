@@ -49,7 +49,7 @@ func newNVCDIGenerator(ctx context.Context, lib gonvml.Interface, o Options, dev
 		nvcdi.WithDisabledHooks(disabled...),
 		nvcdi.WithDeviceNamers(namer),
 		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
-		nvcdi.WithLogger(nvcdiLogger{klog.FromContext(ctx).WithName("nvcdi")}),
+		nvcdi.WithLogger(nvcdiLogger{klog.LoggerWithName(klog.FromContext(ctx), "nvcdi")}),
 	)
 	if err != nil {
 		return nil, err
@@ -81,8 +81,12 @@ var errNoNVML = errors.New("there is no NVML")
 // nvcdiLogger is what nvcdi logs to. It warns of every optional file that a driver does not have.
 type nvcdiLogger struct{ klog.Logger }
 
-func (l nvcdiLogger) Tracef(format string, args ...any)   { l.V(7).Info(fmt.Sprintf(format, args...)) }
-func (l nvcdiLogger) Debugf(format string, args ...any)   { l.V(6).Info(fmt.Sprintf(format, args...)) }
-func (l nvcdiLogger) Infof(format string, args ...any)    { l.V(5).Info(fmt.Sprintf(format, args...)) }
+func (l nvcdiLogger) Tracef(format string, args ...any) { l.V(7).Info(fmt.Sprintf(format, args...)) }
+
+func (l nvcdiLogger) Debugf(format string, args ...any) { l.V(6).Info(fmt.Sprintf(format, args...)) }
+
+func (l nvcdiLogger) Infof(format string, args ...any) { l.V(5).Info(fmt.Sprintf(format, args...)) }
+
 func (l nvcdiLogger) Warningf(format string, args ...any) { l.V(4).Info(fmt.Sprintf(format, args...)) }
-func (l nvcdiLogger) Errorf(format string, args ...any)   { l.V(2).Info(fmt.Sprintf(format, args...)) }
+
+func (l nvcdiLogger) Errorf(format string, args ...any) { l.V(2).Info(fmt.Sprintf(format, args...)) }

@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	// Vendor and Class are the two halves of the kind of every spec of this package.
+	// Vendor is the first half of the kind of every spec of this package.
 	Vendor = v1alpha1.DriverName
-	Class  = "claim"
+	// Class is the second.
+	Class = "claim"
 
 	specSuffix = ".json"
 )

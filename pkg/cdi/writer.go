@@ -59,10 +59,16 @@ func (o *Options) complete() error {
 		name, value string
 		optional    bool
 	}{
-		{"SpecDir", o.SpecDir, false}, {"DriverRoot", o.DriverRoot, false}, {"DriverRootMount", o.DriverRootMount, false},
-		{"DevRoot", o.DevRoot, true}, {"HookPath", o.HookPath, true},
+		{"SpecDir", o.SpecDir, false},
+		{"DriverRoot", o.DriverRoot, false},
+		{"DriverRootMount", o.DriverRootMount, false},
+		{"DevRoot", o.DevRoot, true},
+		{"HookPath", o.HookPath, true},
 	} {
-		if !filepath.IsAbs(path.value) && !(path.optional && path.value == "") {
+		if path.optional && path.value == "" {
+			continue
+		}
+		if !filepath.IsAbs(path.value) {
 			errs = append(errs, fmt.Errorf("CDI option %s: must be an absolute path, not %q", path.name, path.value))
 		}
 	}
@@ -93,7 +99,7 @@ func NewWriter(ctx context.Context, options Options) (*Writer, error) {
 	if err := options.complete(); err != nil {
 		return nil, err
 	}
-	w := &Writer{options: options, logger: klog.FromContext(ctx).WithName("cdi")}
+	w := &Writer{options: options, logger: klog.LoggerWithName(klog.FromContext(ctx), "cdi")}
 	w.newGenerator = func(ctx context.Context, devRoot string) (generator, error) {
 		lib := options.NVML()
 		if lib == nil {

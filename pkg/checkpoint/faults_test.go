@@ -72,10 +72,15 @@ func (p faultyPending) Replace() error {
 
 func TestPutThatFailsChangesNothing(t *testing.T) {
 	for _, fault := range []faultyFiles{
-		{step: "create", err: unix.ENOSPC}, {step: "create", err: unix.EROFS}, {step: "create", err: unix.EDQUOT},
-		{step: "write", err: unix.ENOSPC}, {step: "write", err: unix.EIO},
-		{step: "sync", err: unix.EIO}, {step: "sync", err: unix.ENOSPC},
-		{step: "rename", err: unix.EIO}, {step: "rename", err: unix.ENOSPC},
+		{step: "create", err: unix.ENOSPC},
+		{step: "create", err: unix.EROFS},
+		{step: "create", err: unix.EDQUOT},
+		{step: "write", err: unix.ENOSPC},
+		{step: "write", err: unix.EIO},
+		{step: "sync", err: unix.EIO},
+		{step: "sync", err: unix.ENOSPC},
+		{step: "rename", err: unix.EIO},
+		{step: "rename", err: unix.ENOSPC},
 		{step: "sync directory", err: unix.EIO},
 	} {
 		t.Run(fault.step+" "+fault.err.Error(), func(t *testing.T) {

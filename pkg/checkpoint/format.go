@@ -37,21 +37,21 @@ type header struct {
 type Reason string
 
 const (
-	// Truncated: the file ends before its record does.
+	// Truncated means that the file ends before its record does.
 	Truncated Reason = "Truncated"
-	// Malformed: the file is not a record, or more than one.
+	// Malformed means that the file is not a record, or more than one.
 	Malformed Reason = "Malformed"
-	// ChecksumMismatch: bytes of the record have changed.
+	// ChecksumMismatch means that bytes of the record have changed.
 	ChecksumMismatch Reason = "ChecksumMismatch"
-	// UnknownVersion: the file was written in a version of the format that this release does not read.
+	// UnknownVersion means that the file was written in a version of the format that this release does not read.
 	UnknownVersion Reason = "UnknownVersion"
-	// Invalid: the record lacks a field, or a field has a value that it cannot have.
+	// Invalid means that the record lacks a field, or a field has a value that it cannot have.
 	Invalid Reason = "Invalid"
-	// WrongName: the record is of another claim than the file name says.
+	// WrongName means that the record is of another claim than the file name says.
 	WrongName Reason = "WrongName"
-	// NotRegular: a directory, a symbolic link or the like stands in the place of the file.
+	// NotRegular means that a directory, a symbolic link or the like stands in the place of the file.
 	NotRegular Reason = "NotRegular"
-	// Unreadable: the file system refuses to read the file.
+	// Unreadable means that the file system refuses to read the file.
 	Unreadable Reason = "Unreadable"
 )
 
@@ -173,8 +173,8 @@ func unknownFields(data []byte, of reflect.Type) (map[string]json.RawMessage, er
 	if err := json.Unmarshal(data, &fields); err != nil {
 		return nil, err
 	}
-	for i := range of.NumField() {
-		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+	for field := range of.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		delete(fields, name)
 	}
 	for name, value := range fields {

@@ -27,22 +27,19 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	var err error
 	switch os.Getenv(roleVariable) {
-	case "":
-		os.Exit(m.Run())
 	case "writer":
-		exitOn(writeForEver(os.Getenv(dirVariable)))
+		err = writeForEver(os.Getenv(dirVariable))
 	case "contender":
-		exitOn(contend(os.Getenv(dirVariable)))
+		err = contend(os.Getenv(dirVariable))
+	default:
+		m.Run() // Its result is the exit status.
+		return
 	}
-}
-
-func exitOn(err error) {
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		panic(err)
 	}
-	os.Exit(0)
 }
 
 func child(t *testing.T, role, dir string) *exec.Cmd {
@@ -59,7 +56,7 @@ func writeForEver(dir string) error {
 	if err != nil {
 		return err
 	}
-	for n := 0; n < 5; n++ {
+	for n := range 5 {
 		fmt.Printf("put claim-%d none\n", n)
 	}
 	for n := 0; ; n++ {
@@ -92,8 +89,7 @@ func contend(dir string) error {
 		device := fmt.Sprintf("gpu-%d", n%2)
 		uid := types.UID(fmt.Sprintf("claim-%d-%d", os.Getpid(), n%2))
 		err := s.Put(record(string(uid), device))
-		var inUse *DeviceInUseError
-		if errors.As(err, &inUse) {
+		if _, ok := errors.AsType[*DeviceInUseError](err); ok {
 			continue
 		}
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,7 +52,7 @@ func TestFieldCase05_DamageIsMovedAsideAndReported(t *testing.T) {
 		"one long line":               {content(bytes.Repeat([]byte("x"), 4096)), Malformed, "header"},
 		"text":                        {content([]byte("hello\nworld\n")), Malformed, "header"},
 		"another format":              {content(withHeader(formatName, "kubelet/checkpoint")), Malformed, "format"},
-		"something after the record":  {content(append(good[:len(good):len(good)], "{}\n"...)), Malformed, "3 bytes follow"},
+		"something after the record":  {content(append(slices.Clip(good), "{}\n"...)), Malformed, "3 bytes follow"},
 		"a newer version":             {content(withHeader(`"version":1`, `"version":2`)), UnknownVersion, "version 2"},
 		"no version":                  {content(withHeader(`"version":1,`, ``)), UnknownVersion, "version 0"},
 		"a record of another claim":   {content(resealed(record("b", "gpu-0"))), WrongName, "claim UID b"},
@@ -94,7 +95,7 @@ func TestFieldCase05_DamageIsMovedAsideAndReported(t *testing.T) {
 		}, NotRegular, "no such device"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, err := os.MkdirTemp("", "q") // Short, for the socket.
+			dir, err := os.MkdirTemp("", "q") //nolint:usetesting // Its path has to be short, for the socket.
 			if err != nil {
 				t.Fatal(err)
 			}

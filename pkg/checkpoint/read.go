@@ -98,7 +98,7 @@ func readRecord(path string, uid types.UID) (Record, fileID, error) {
 	if err != nil {
 		return Record{}, fileID{}, unreadable(err)
 	}
-	defer file.Close() //nolint:errcheck // Read only.
+	defer file.Close()
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
 		return Record{}, fileID{}, unreadable(err)

@@ -57,9 +57,9 @@ type Device struct {
 type State string
 
 const (
-	// Preparing: devices may have been made in part. To be completed or undone.
+	// Preparing means that devices may have been made in part: to be completed or undone.
 	Preparing State = "Preparing"
-	// Prepared: the devices exist and are the claim's.
+	// Prepared means that the devices exist and are the claim's.
 	Prepared State = "Prepared"
 )
 

@@ -72,7 +72,7 @@ func WithQuarantineHandler(handle func(Quarantine)) Option {
 func Open(ctx context.Context, dir string, opts ...Option) (*Store, error) {
 	s := &Store{
 		dir:          dir,
-		logger:       klog.FromContext(ctx).WithName("checkpoint"),
+		logger:       klog.LoggerWithName(klog.FromContext(ctx), "checkpoint"),
 		clock:        clock.RealClock{},
 		onQuarantine: func(Quarantine) {},
 		files:        osFiles{},
@@ -215,7 +215,7 @@ func (s *Store) publish(record Record, pending pendingFile) (before *Record, err
 			return err
 		}
 		// Should the lstat fail, the next look reads the file again.
-		file, _ := statFile(s.path(record.ClaimUID)) //nolint:errcheck // As said.
+		file, _ := statFile(s.path(record.ClaimUID))
 		if old, ok := s.index.entries[record.ClaimUID]; ok {
 			before = &old.record
 		}

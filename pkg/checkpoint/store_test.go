@@ -389,8 +389,7 @@ func TestOpenFailsOnlyOverTheDirectory(t *testing.T) {
 // a busy moment into an outage.
 func TestRunningOutOfFileDescriptorsIsNotDamage(t *testing.T) {
 	for name, err := range map[string]error{"process": unix.EMFILE, "node": unix.ENFILE, "memory": unix.ENOMEM} {
-		var damage *damageError
-		if errors.As(unreadable(err), &damage) {
+		if _, ok := errors.AsType[*damageError](unreadable(err)); ok {
 			t.Errorf("%s: %v counts as damage", name, err)
 		}
 	}
