@@ -3,8 +3,8 @@
 
 // Package cgroup creates, searches and removes the cluster's part of the
 // machine's control groups, on cgroup v1, on v2, and on hosts that mount both.
-// The cluster's processes all live below Base: that, and not a process's name,
-// tells what a killed cluster left behind. It imports only the standard
+// A cluster's processes all live below one group of its own: that, and not a
+// process's name, tells what a killed cluster left behind. It imports only the standard
 // library and golang.org/x/sys/unix.
 package cgroup
 
@@ -15,6 +15,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,8 +25,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Base is the group, in every hierarchy, that holds the whole cluster.
-const Base = "/switchyard"
+// base returns the group, in every hierarchy, that holds a whole cluster.
+func base(cluster string) string { return "/switchyard-" + cluster }
 
 // initGroup holds a sandbox's own services. On cgroup v2 processes may only
 // live in leaves, and the kubelet makes the pods' groups beside it.
@@ -84,15 +85,16 @@ func ParseHierarchies(mountinfo io.Reader) ([]Hierarchy, error) {
 	return slices.Concat(v1, v2), nil
 }
 
-// Tree is the cluster's part of all hierarchies.
+// Tree is a cluster's part of all hierarchies.
 type Tree struct {
+	cluster     string
 	hierarchies []Hierarchy
 	// mkdir makes a group; the kernel fills it with its files.
 	mkdir func(dir string) error
 }
 
-// Host returns the tree of this machine.
-func Host() (*Tree, error) {
+// Host returns a cluster's tree on this machine.
+func Host(cluster string) (*Tree, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("find control groups: %w", err)
@@ -105,12 +107,12 @@ func Host() (*Tree, error) {
 	if len(hierarchies) == 0 {
 		return nil, errors.New("no control groups are mounted on this machine: mount cgroup2 on /sys/fs/cgroup")
 	}
-	return &Tree{hierarchies: hierarchies, mkdir: func(dir string) error { return os.Mkdir(dir, 0o755) }}, nil
+	return &Tree{cluster: cluster, hierarchies: hierarchies, mkdir: func(dir string) error { return os.Mkdir(dir, 0o755) }}, nil
 }
 
-// Group is the path, in every hierarchy, of one sandbox. A kubelet uses it as
-// its cgroupRoot.
-func Group(sandbox string) string { return Base + "/" + sandbox }
+// Group is the path, in every hierarchy, of one sandbox of a cluster. A kubelet
+// uses it as its cgroupRoot.
+func Group(cluster, sandbox string) string { return path.Join(base(cluster), sandbox) }
 
 // Create makes the groups of a sandbox. Groups that exist are kept.
 func (t *Tree) Create(sandbox string) error {
@@ -119,7 +121,7 @@ func (t *Tree) Create(sandbox string) error {
 			continue
 		}
 		dir := h.Mountpoint
-		for part := range strings.SplitSeq(strings.TrimPrefix(Group(sandbox), "/"), "/") {
+		for part := range strings.SplitSeq(strings.TrimPrefix(Group(t.cluster, sandbox), "/"), "/") {
 			if h.V2 {
 				if err := delegate(dir); err != nil {
 					return fmt.Errorf("control group for %s: %w", sandbox, err)
@@ -199,7 +201,7 @@ func (t *Tree) Join(sandbox string, pid int) error {
 		if h.Companion {
 			continue
 		}
-		procs := filepath.Join(h.Mountpoint, Group(sandbox), initGroup, "cgroup.procs")
+		procs := filepath.Join(h.Mountpoint, Group(t.cluster, sandbox), initGroup, "cgroup.procs")
 		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o644); err != nil {
 			return fmt.Errorf("move process %d into the control group of %s: %w", pid, sandbox, err)
 		}
@@ -211,7 +213,7 @@ func (t *Tree) Join(sandbox string, pid int) error {
 func (t *Tree) Sandboxes() ([]string, error) {
 	var names []string
 	for _, h := range t.hierarchies {
-		entries, err := os.ReadDir(filepath.Join(h.Mountpoint, Base))
+		entries, err := os.ReadDir(filepath.Join(h.Mountpoint, base(t.cluster)))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -233,7 +235,7 @@ func (t *Tree) Sandboxes() ([]string, error) {
 func (t *Tree) Processes(sandbox string) ([]int, error) {
 	var pids []int
 	for _, h := range t.hierarchies {
-		err := walk(filepath.Join(h.Mountpoint, Base, sandbox), func(dir string) error {
+		err := walk(filepath.Join(h.Mountpoint, base(t.cluster), sandbox), func(dir string) error {
 			data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 				return nil
@@ -250,7 +252,7 @@ func (t *Tree) Processes(sandbox string) ([]int, error) {
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("list processes of control group %s: %w", Group(sandbox), err)
+			return nil, fmt.Errorf("list processes of control group %s: %w", Group(t.cluster, sandbox), err)
 		}
 	}
 	slices.Sort(pids)
@@ -263,7 +265,7 @@ func (t *Tree) Processes(sandbox string) ([]int, error) {
 func (t *Tree) Remove(sandbox string, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	for _, h := range t.hierarchies {
-		root := filepath.Join(h.Mountpoint, Base, sandbox)
+		root := filepath.Join(h.Mountpoint, base(t.cluster), sandbox)
 		for {
 			err := walk(root, func(dir string) error {
 				err := os.Remove(dir)

@@ -69,7 +69,7 @@ func fake(t *testing.T) (tree *Tree, v1, v2 string) {
 		}
 		return nil
 	}
-	return &Tree{hierarchies: []Hierarchy{{Mountpoint: v1, Cpuset: true}, {Mountpoint: v2, V2: true}}, mkdir: mkdir}, v1, v2
+	return &Tree{cluster: "x", hierarchies: []Hierarchy{{Mountpoint: v1, Cpuset: true}, {Mountpoint: v2, V2: true}}, mkdir: mkdir}, v1, v2
 }
 
 func TestCreateMakesGroupsThatTakeProcesses(t *testing.T) {
@@ -79,13 +79,13 @@ func TestCreateMakesGroupsThatTakeProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if cpus, err := os.ReadFile(filepath.Join(v1, "switchyard/node-a/init/cpuset.cpus")); err != nil || string(cpus) != "0-1\n" {
+	if cpus, err := os.ReadFile(filepath.Join(v1, "switchyard-x/node-a/init/cpuset.cpus")); err != nil || string(cpus) != "0-1\n" {
 		t.Errorf("v1: the leaf has the CPUs %q, %v", cpus, err)
 	}
-	if control, err := os.ReadFile(filepath.Join(v2, "switchyard/node-a/cgroup.subtree_control")); err != nil || string(control) != "+memory" {
+	if control, err := os.ReadFile(filepath.Join(v2, "switchyard-x/node-a/cgroup.subtree_control")); err != nil || string(control) != "+memory" {
 		t.Errorf("v2: the kubelet's root delegates %q, %v", control, err)
 	}
-	if control, err := os.ReadFile(filepath.Join(v2, "switchyard/node-a/init/cgroup.subtree_control")); err != nil || string(control) != "" {
+	if control, err := os.ReadFile(filepath.Join(v2, "switchyard-x/node-a/init/cgroup.subtree_control")); err != nil || string(control) != "" {
 		t.Errorf("v2: the leaf with processes delegates %q, %v", control, err)
 	}
 }
@@ -96,7 +96,7 @@ func TestCompanionIsLeftToContainerRuntimes(t *testing.T) {
 	if err := tree.Create("node-a"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(v2, "switchyard")); err == nil {
+	if _, err := os.Stat(filepath.Join(v2, "switchyard-x")); err == nil {
 		t.Error("a group was made there")
 	}
 }
@@ -108,14 +108,14 @@ func TestProcessesAreFoundInEveryGroupOfASandbox(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := tree.mkdir(filepath.Join(v2, "switchyard/node-a/kubepods")); err != nil {
+	if err := tree.mkdir(filepath.Join(v2, "switchyard-x/node-a/kubepods")); err != nil {
 		t.Fatal(err)
 	}
 	for path, pids := range map[string]string{
-		filepath.Join(v1, "switchyard/node-a/init/cgroup.procs"):     "7\n8\n",
-		filepath.Join(v2, "switchyard/node-a/init/cgroup.procs"):     "7\n0\n",
-		filepath.Join(v2, "switchyard/node-a/kubepods/cgroup.procs"): "9\n",
-		filepath.Join(v2, "switchyard/node-b/init/cgroup.procs"):     "10\n",
+		filepath.Join(v1, "switchyard-x/node-a/init/cgroup.procs"):     "7\n8\n",
+		filepath.Join(v2, "switchyard-x/node-a/init/cgroup.procs"):     "7\n0\n",
+		filepath.Join(v2, "switchyard-x/node-a/kubepods/cgroup.procs"): "9\n",
+		filepath.Join(v2, "switchyard-x/node-b/init/cgroup.procs"):     "10\n",
 	} {
 		if err := os.WriteFile(path, []byte(pids), 0o600); err != nil {
 			t.Fatal(err)
@@ -133,11 +133,11 @@ func TestProcessesAreFoundInEveryGroupOfASandbox(t *testing.T) {
 
 func TestRemoveTakesChildrenFirst(t *testing.T) {
 	root := t.TempDir()
-	tree := &Tree{hierarchies: []Hierarchy{{Mountpoint: root}}}
-	if err := os.MkdirAll(filepath.Join(root, "switchyard/node-a/kubepods/pod1"), 0o755); err != nil {
+	tree := &Tree{cluster: "x", hierarchies: []Hierarchy{{Mountpoint: root}}}
+	if err := os.MkdirAll(filepath.Join(root, "switchyard-x/node-a/kubepods/pod1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(filepath.Join(root, "switchyard/node-b"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(root, "switchyard-x/node-b"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := tree.Remove("node-a", time.Second); err != nil {
@@ -151,7 +151,7 @@ func TestRemoveTakesChildrenFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(root, "switchyard")); err == nil {
+	if _, err := os.Stat(filepath.Join(root, "switchyard-x")); err == nil {
 		t.Error("the cluster's group is still there")
 	}
 }

@@ -107,7 +107,7 @@ func (a *app) up() *cobra.Command {
 	cmd.Flags().IntVar(&count, "nodes", 2, "number of nodes, named node-a, node-b, ...")
 	cmd.Flags().StringSliceVar(&o.Nodes, "node-names", nil, "names of the nodes, instead of --nodes")
 	cmd.Flags().BoolVar(&gangs, "native-gangs", false, "turn on Kubernetes' own gang scheduling (GenericWorkload, DRAWorkloadResourceClaims)")
-	cmd.Flags().StringVar(&o.CIDR, "cidr", "", "IPv4 /16 for the cluster's own addresses (default 10.77.0.0/16)")
+	cmd.Flags().StringVar(&o.CIDR, "cidr", "", "IPv4 /16 for the cluster's own addresses (default: the first free one from 10.77.0.0/16 on)")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", defaultTimeout, "how long the cluster may take to be ready, building excluded")
 	cmd.MarkFlagsMutuallyExclusive("nodes", "node-names")
 	return cmd

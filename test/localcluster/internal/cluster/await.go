@@ -5,9 +5,7 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -78,26 +76,4 @@ func tail(path string, lines int) string {
 	}
 	all := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
 	return "  " + strings.Join(all[max(0, len(all)-lines):], "\n  ")
-}
-
-// activeFile remembers which state directory the machine's cluster has. It is
-// on a tmpfs, as the cluster's processes are in memory.
-const activeFile = "/run/switchyard-localcluster"
-
-func activeState() (string, error) {
-	data, err := os.ReadFile(activeFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("look for other clusters: %w", err)
-	}
-	return strings.TrimSpace(string(data)), nil
-}
-
-func setActiveState(state string) error {
-	if err := os.WriteFile(activeFile, []byte(state+"\n"), 0o644); err != nil {
-		return fmt.Errorf("remember the cluster's state directory: %w", err)
-	}
-	return nil
 }

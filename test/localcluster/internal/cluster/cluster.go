@@ -135,7 +135,7 @@ func (c *Cluster) kill(machine string) error {
 	if err := sandbox.Kill(c.init(machine)); err != nil {
 		return fmt.Errorf("stop %s: %w", machine, err)
 	}
-	tree, err := cgroup.Host()
+	tree, err := cgroup.Host(c.layout.ID())
 	if err != nil {
 		return fmt.Errorf("stop %s: %w", machine, err)
 	}
@@ -178,7 +178,7 @@ func sweep(tree *cgroup.Tree, machine string) error {
 			return tree.Remove(machine, time.Until(deadline))
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d processes remain in control group %s", alive, cgroup.Group(machine))
+			return fmt.Errorf("%d processes of %q refuse to end", alive, machine)
 		}
 	}
 }

@@ -89,13 +89,13 @@ func TestShapeOfARunningClusterChangesOnlyByAddedNodes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := c.shape(tt.wish)
+			got, err := c.shape(tt.wish)
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
 					t.Errorf("got error %v, want one with %q", err, tt.wantErr)
 				}
-			} else if err != nil || !slices.Equal(r.Cluster.Nodes, tt.want) {
-				t.Errorf("got %v, %v; want %v", r.Cluster.Nodes, err, tt.want)
+			} else if err != nil || !slices.Equal(got.Nodes, tt.want) {
+				t.Errorf("got %v, %v; want %v", got.Nodes, err, tt.want)
 			}
 		})
 	}
@@ -172,5 +172,30 @@ func TestPollSaysWhatWasWrongLast(t *testing.T) {
 func TestTailOfAMissingLogIsNoError(t *testing.T) {
 	if got := tail(filepath.Join(t.TempDir(), "x"), 3); !strings.Contains(got, "no such file") {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestAFolderOfSomethingElseIsNeitherUsedNorDeleted(t *testing.T) {
+	c := newCluster(t)
+	if err := c.checkOwned(); err != nil {
+		t.Errorf("a folder that does not exist: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Join(c.layout.State, "holiday-pictures"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.checkOwned(); err == nil || !strings.Contains(err.Error(), "not a cluster's state directory") {
+		t.Errorf("somebody else's folder: %v", err)
+	}
+	if err := c.save(config.Cluster{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.checkOwned(); err != nil {
+		t.Errorf("a cluster's folder: %v", err)
+	}
+	if err := c.removeState(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(c.layout.State); err == nil {
+		t.Error("the state directory is still there")
 	}
 }

@@ -12,7 +12,10 @@ import (
 	"path/filepath"
 
 	"github.com/switchyard-dev/switchyard/test/localcluster/internal/cgroup"
+	"github.com/switchyard-dev/switchyard/test/localcluster/internal/layout"
 	"github.com/switchyard-dev/switchyard/test/localcluster/internal/network"
+	"github.com/switchyard-dev/switchyard/test/localcluster/internal/procid"
+	"github.com/switchyard-dev/switchyard/test/localcluster/internal/sandbox"
 )
 
 // Down removes the cluster with everything it left: processes, mounts,
@@ -23,7 +26,7 @@ func (c *Cluster) Down(_ context.Context) error {
 	if err := checkHost(); err != nil {
 		return err
 	}
-	unlock, err := lock(lockFile, "down --state "+c.layout.State)
+	unlock, err := c.lock("down")
 	if err != nil {
 		return err
 	}
@@ -31,7 +34,14 @@ func (c *Cluster) Down(_ context.Context) error {
 	if err := c.checkOwned(); err != nil {
 		return err
 	}
-	tree, err := cgroup.Host()
+	// Every init is in the cluster's control groups; but if those were
+	// removed or renamed, the state still knows it.
+	for _, file := range c.pidFiles() {
+		if err := sandbox.Kill(procid.Load(file)); err != nil {
+			return fmt.Errorf("end the machine of %s: %w", file, err)
+		}
+	}
+	tree, err := cgroup.Host(c.layout.ID())
 	if err != nil {
 		return err
 	}
@@ -40,31 +50,55 @@ func (c *Cluster) Down(_ context.Context) error {
 	if err := sweep(tree, ""); err != nil {
 		return fmt.Errorf("end the cluster's processes: %w", err)
 	}
-	if err := network.Disconnect(); err != nil {
+	if err := network.Disconnect(c.layout.ID()); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(c.layout.State); err != nil {
-		return fmt.Errorf("remove state directory: %w", err)
-	}
-	if err := os.Remove(activeFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget the cluster: %w", err)
+	if err := c.removeState(); err != nil {
+		return err
 	}
 	c.say("Cluster is down; nothing of it is left in %s.", c.layout.State)
 	return nil
 }
 
-// checkOwned refuses to delete a folder that is not a cluster's, and a cluster
-// that is not this one.
-func (c *Cluster) checkOwned() error {
-	other, err := activeState()
+// pidFiles names the files with the identities of all inits, also of machines
+// that the cluster's shape does not name.
+func (c *Cluster) pidFiles() []string {
+	files := []string{c.layout.PIDFile(layout.ControlPlane)}
+	nodes, err := os.ReadDir(filepath.Dir(c.layout.Sandbox("node")))
 	if err != nil {
-		return err
+		return files // no node was ever started
 	}
-	if other != "" && other != c.layout.State {
-		if _, err := os.Stat(filepath.Join(other, "cluster.json")); err == nil {
-			return fmt.Errorf("the cluster that runs has the state directory %s: use `localcluster down --state %s`", other, other)
+	for _, n := range nodes {
+		files = append(files, c.layout.PIDFile(n.Name()))
+	}
+	return files
+}
+
+// removeState deletes the state directory, and last in it the file that shows
+// it to be one: a removal that was killed can be repeated.
+func (c *Cluster) removeState() error {
+	entries, err := os.ReadDir(c.layout.State)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove state directory: %w", err)
+	}
+	for _, e := range entries {
+		if path := filepath.Join(c.layout.State, e.Name()); path != c.layout.Config() {
+			if err := os.RemoveAll(path); err != nil {
+				return fmt.Errorf("remove state directory: %w", err)
+			}
 		}
 	}
+	if err := os.RemoveAll(c.layout.State); err != nil {
+		return fmt.Errorf("remove state directory: %w", err)
+	}
+	return nil
+}
+
+// checkOwned refuses a folder that holds something else than a cluster.
+func (c *Cluster) checkOwned() error {
 	entries, err := os.ReadDir(c.layout.State)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -73,7 +107,7 @@ func (c *Cluster) checkOwned() error {
 		return fmt.Errorf("look at state directory: %w", err)
 	}
 	if _, err := os.Stat(c.layout.Config()); err != nil && len(entries) > 0 {
-		return fmt.Errorf("%s is not a cluster's state directory: it has no %s; if you are sure, delete the folder yourself", c.layout.State, filepath.Base(c.layout.Config()))
+		return fmt.Errorf("%s is not a cluster's state directory: it has no %s, but other files: choose another folder with --state, or empty this one yourself", c.layout.State, filepath.Base(c.layout.Config()))
 	}
 	return nil
 }

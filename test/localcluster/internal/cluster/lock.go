@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,12 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile is one for the whole machine: clusters share the names of their
-// interface and control groups, wherever their state is.
-const lockFile = "/run/lock/switchyard-localcluster.lock"
+const lockDir = "/run/lock"
 
-// lock takes the lock that every changing command holds, or says who has it.
-// The kernel releases it when the process ends, however it ends.
+// lock takes the lock that every command that changes this cluster holds. It
+// lies outside the state directory, which `down` removes.
+func (c *Cluster) lock(what string) (unlock func(), err error) {
+	return lock(filepath.Join(lockDir, "switchyard-"+c.layout.ID()+".lock"), what+" --state "+c.layout.State)
+}
+
+// lockNetworks is held for the moment in which a cluster takes a network, so
+// that two do not take the same.
+func lockNetworks(ctx context.Context) (unlock func(), err error) {
+	err = poll(ctx, "another cluster to take its network", func(context.Context) error {
+		unlock, err = lock(filepath.Join(lockDir, "switchyard-networks.lock"), "up")
+		return err
+	})
+	return unlock, err
+}
+
+// lock takes a lock or says who has it. The kernel releases it when the
+// process ends, however it ends.
 func lock(file, what string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o1777); err != nil {
 		return nil, fmt.Errorf("create lock: %w", err)

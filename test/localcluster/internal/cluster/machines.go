@@ -26,7 +26,7 @@ func (c *Cluster) launch(spec *sandbox.Spec, connect func(pid int) error) error 
 	if err := c.kill(spec.Name); err != nil { // whatever is left of an earlier life
 		return err
 	}
-	tree, err := cgroup.Host()
+	tree, err := cgroup.Host(c.layout.ID())
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (c *Cluster) startControlPlane(r config.Renderer) error {
 	if err := writeFiles(config.File{Path: f.KubeProxyConfig, Content: content}); err != nil {
 		return err
 	}
-	return c.launch(r.ControlPlane(f), func(pid int) error { return network.ConnectControlPlane(r.Plan, pid) })
+	return c.launch(r.ControlPlane(f), func(pid int) error { return network.ConnectControlPlane(r.Plan, c.layout.ID(), pid) })
 }
 
 // startNode writes a node's files and starts its machine. Every start is a
@@ -175,7 +175,7 @@ func (c *Cluster) startNode(r config.Renderer, index int) error {
 		return fmt.Errorf("start %s: the control plane, which holds the network, does not run: heal the cluster with `localcluster up`", name)
 	}
 	return c.launch(r.Node(index, f), func(pid int) error {
-		return network.ConnectNode(r.Plan, controlPlane.PID, pid, index)
+		return network.ConnectNode(r.Plan, c.layout.ID(), controlPlane.PID, pid, index)
 	})
 }
 
@@ -190,7 +190,7 @@ func (c *Cluster) connectNodes(r config.Renderer) error {
 			continue
 		}
 		running[i] = id.PID
-		if err := network.ConnectNode(r.Plan, controlPlane.PID, id.PID, i); err != nil {
+		if err := network.ConnectNode(r.Plan, c.layout.ID(), controlPlane.PID, id.PID, i); err != nil {
 			return fmt.Errorf("wire %s: %w", name, err)
 		}
 	}

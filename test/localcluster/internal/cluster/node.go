@@ -27,7 +27,7 @@ func (c *Cluster) onNode(what, node string, action func(r config.Renderer, index
 	if err := checkHost(); err != nil {
 		return err
 	}
-	unlock, err := lock(lockFile, "node "+what+" "+node)
+	unlock, err := c.lock("node " + what + " " + node)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -56,36 +55,33 @@ func (c *Cluster) Up(ctx context.Context, o Options) error {
 	if err := checkHost(); err != nil {
 		return err
 	}
-	unlock, err := lock(lockFile, "up --state "+c.layout.State)
+	unlock, err := c.lock("up")
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	r, err := c.shape(o)
-	if err != nil {
+	if err := c.checkState(); err != nil {
 		return err
 	}
-	if err := c.checkState(r); err != nil {
+	shape, err := c.shape(o)
+	if err != nil {
 		return err
 	}
 	if err := c.Build(ctx); err != nil {
 		return err
 	}
 	start := time.Now()
-	if err := c.save(r.Cluster); err != nil {
-		return err
-	}
-	if err := c.sweepStrangers(r.Cluster); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
-	started, err := c.startMachines(r)
+	if err := c.sweepStrangers(shape); err != nil {
+		return err
+	}
+	r, started, err := c.startMachines(ctx, shape)
 	if err != nil {
 		return err
 	}
 	if err := c.awaitReady(ctx, r, started); err != nil {
-		return fmt.Errorf("%w\nWhat has started is left running to be looked at (logs: %s). Try `localcluster up` again, or remove it with `localcluster down`", err, filepath.Join(c.layout.State, "logs"))
+		return fmt.Errorf("%w\nWhat has started is left running to be looked at (logs: %s). Try `localcluster up` again, or remove it with `localcluster down`", err, c.layout.Logs(""))
 	}
 	c.say("Cluster is ready after %.1f s.", time.Since(start).Seconds())
 	return nil
@@ -98,31 +94,27 @@ func checkHost() error {
 	return nil
 }
 
-// shape decides the cluster's shape from the wishes and what runs already.
-func (c *Cluster) shape(o Options) (config.Renderer, error) {
+// shape decides the cluster's shape from the wishes and what runs already. The
+// shape of a new cluster may still lack its network.
+func (c *Cluster) shape(o Options) (config.Cluster, error) {
+	if o.CIDR != "" {
+		if _, err := network.NewPlan(o.CIDR); err != nil {
+			return config.Cluster{}, err
+		}
+	}
 	old, err := c.load()
-	switch {
-	case errors.Is(err, errNoCluster):
+	if errors.Is(err, errNoCluster) {
 		shape := config.Cluster{
 			Version: config.ClusterVersion, BinKey: c.versions.Key(), Bin: c.Bin(),
 			CIDR: o.CIDR, Nodes: o.Nodes, NativeGangs: o.NativeGangs != nil && *o.NativeGangs,
 		}
-		if shape.CIDR == "" {
-			shape.CIDR = network.DefaultCIDR
-		}
 		if len(shape.Nodes) == 0 {
 			shape.Nodes = DefaultNodes(2)
 		}
-		if err := checkNames(shape.Nodes); err != nil {
-			return config.Renderer{}, err
-		}
-		r, err := c.renderer(shape)
-		if err != nil {
-			return config.Renderer{}, err
-		}
-		return r, network.CheckFree(r.Plan)
-	case err != nil:
-		return config.Renderer{}, err
+		return shape, checkNames(shape.Nodes)
+	}
+	if err != nil {
+		return config.Cluster{}, err
 	}
 	shape, differs := old.Cluster, ""
 	switch {
@@ -136,19 +128,19 @@ func (c *Cluster) shape(o Options) (config.Renderer, error) {
 		differs = fmt.Sprintf("its nodes are %s, not %s (nodes can only be added)", strings.Join(shape.Nodes, ","), strings.Join(o.Nodes, ","))
 	}
 	if differs != "" {
-		return config.Renderer{}, fmt.Errorf("there is another cluster in %s: %s: remove it first with `localcluster down`", c.layout.State, differs)
+		return config.Cluster{}, fmt.Errorf("there is another cluster in %s: %s: remove it first with `localcluster down`", c.layout.State, differs)
 	}
 	if len(o.Nodes) > len(shape.Nodes) {
 		shape.Nodes = o.Nodes
-		if err := checkNames(shape.Nodes); err != nil {
-			return config.Renderer{}, err
-		}
 	}
-	return c.renderer(shape)
+	return shape, checkNames(shape.Nodes)
 }
 
 // checkState refuses a state directory that cannot hold nodes.
-func (c *Cluster) checkState(r config.Renderer) error {
+func (c *Cluster) checkState() error {
+	if err := c.checkOwned(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(c.layout.State, 0o755); err != nil {
 		return fmt.Errorf("create state directory: %w", err)
 	}
@@ -159,28 +151,13 @@ func (c *Cluster) checkState(r config.Renderer) error {
 	if fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
 		return fmt.Errorf("state directory %s is on an overlay file system, on which containerd cannot make another: choose a folder on a disk, a volume or a tmpfs with --state or SWITCHYARD_STATE", c.layout.State)
 	}
-	other, err := activeState()
-	if err != nil {
-		return err
-	}
-	if other == "" || other == c.layout.State {
-		return nil
-	}
-	l, err := layout.New(other)
-	if err != nil {
-		return nil // not a state directory any more
-	}
-	o := &Cluster{layout: l, versions: c.versions, binRoot: c.binRoot, out: c.out}
-	if o.init(layout.ControlPlane).Alive() {
-		return fmt.Errorf("a cluster runs with state directory %s: remove it first with `localcluster down --state %s`", other, other)
-	}
 	return nil
 }
 
 // sweepStrangers ends what runs in the cluster's control groups and belongs to
 // none of its machines: leftovers of a cluster whose state was deleted.
 func (c *Cluster) sweepStrangers(shape config.Cluster) error {
-	tree, err := cgroup.Host()
+	tree, err := cgroup.Host(c.layout.ID())
 	if err != nil {
 		return err
 	}
@@ -196,23 +173,21 @@ func (c *Cluster) sweepStrangers(shape config.Cluster) error {
 			return fmt.Errorf("end what is left of %s: %w", name, err)
 		}
 	}
-	if !c.init(layout.ControlPlane).Alive() {
-		if err := network.Disconnect(); err != nil {
-			return err
-		}
-	}
-	return setActiveState(c.layout.State)
+	return nil
 }
 
 // startMachines starts the machines that do not run, and returns their names.
-func (c *Cluster) startMachines(r config.Renderer) ([]string, error) {
-	var started []string
-	if !c.healthy(r.Cluster, layout.ControlPlane) {
-		c.say("Starting the control plane")
-		if err := c.startControlPlane(r); err != nil {
-			return nil, err
+func (c *Cluster) startMachines(ctx context.Context, shape config.Cluster) (r config.Renderer, started []string, err error) {
+	if c.healthy(shape, layout.ControlPlane) {
+		if r, err = c.renderer(shape); err == nil {
+			err = c.save(shape)
 		}
+	} else {
 		started = append(started, layout.ControlPlane)
+		r, err = c.startNetwork(ctx, shape)
+	}
+	if err != nil {
+		return r, nil, err
 	}
 	for i, name := range r.Cluster.Nodes {
 		if c.healthy(r.Cluster, name) {
@@ -220,11 +195,45 @@ func (c *Cluster) startMachines(r config.Renderer) ([]string, error) {
 		}
 		c.say("Starting %s", name)
 		if err := c.startNode(r, i); err != nil {
-			return nil, err
+			return r, nil, err
 		}
 		started = append(started, name)
 	}
-	return started, c.connectNodes(r)
+	return r, started, c.connectNodes(r)
+}
+
+// startNetwork gives the cluster a network, unless it has one, and starts the
+// control plane, which holds it.
+func (c *Cluster) startNetwork(ctx context.Context, shape config.Cluster) (config.Renderer, error) {
+	unlock, err := lockNetworks(ctx)
+	if err != nil {
+		return config.Renderer{}, err
+	}
+	defer unlock()
+	if err := network.Disconnect(c.layout.ID()); err != nil {
+		return config.Renderer{}, err
+	}
+	candidates := network.Candidates()
+	if shape.CIDR != "" {
+		candidates = []string{shape.CIDR}
+	}
+	var r config.Renderer
+	for _, shape.CIDR = range candidates {
+		if r, err = c.renderer(shape); err != nil {
+			return r, err
+		}
+		if err = network.CheckFree(r.Plan, c.layout.ID()); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return r, err
+	}
+	if err := c.save(r.Cluster); err != nil {
+		return r, err
+	}
+	c.say("Starting the control plane on %s", r.Cluster.CIDR)
+	return r, c.startControlPlane(r)
 }
 
 // awaitReady waits until every machine works, and fails at once when a service

@@ -53,7 +53,7 @@ type Cluster struct {
 }
 
 // ClusterVersion is the current Cluster.Version.
-const ClusterVersion = 1
+const ClusterVersion = 2
 
 // Renderer renders for one cluster.
 type Renderer struct {

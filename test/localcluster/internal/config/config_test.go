@@ -25,12 +25,12 @@ func newRenderer(t *testing.T, gangs bool) Renderer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, err := network.NewPlan(network.DefaultCIDR)
+	plan, err := network.NewPlan("10.77.0.0/16")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return Renderer{Layout: l, Plan: plan, Cluster: Cluster{
-		Version: ClusterVersion, BinKey: "v1.37.2-0123456789", Bin: "/cache/bin", CIDR: network.DefaultCIDR,
+		Version: ClusterVersion, BinKey: "v1.37.2-0123456789", Bin: "/cache/bin", CIDR: "10.77.0.0/16",
 		NativeGangs: gangs, Nodes: []string{"node-a", "node-b"},
 	}}
 }

@@ -40,6 +40,7 @@ func (r Renderer) ControlPlane(f ControlPlaneFiles) *sandbox.Spec {
 	proxy := service("kube-proxy", ready, flags("config", f.KubeProxyConfig)...)
 	proxy.AllowedExits = 1
 	return &sandbox.Spec{
+		Cluster:       r.Layout.ID(),
 		Name:          layout.ControlPlane,
 		Hostname:      layout.ControlPlane,
 		ControlSocket: r.Layout.ControlSocket("cp"),

@@ -33,6 +33,7 @@ func (r Renderer) Node(index int, f NodeFiles) *sandbox.Spec {
 	name := r.Cluster.Nodes[index]
 	ready := r.APIServer() + "/readyz"
 	return &sandbox.Spec{
+		Cluster:       r.Layout.ID(),
 		Name:          name,
 		Hostname:      name,
 		Root:          r.Layout.Root(name),
@@ -115,7 +116,7 @@ func (r Renderer) KubeletConfig(index int, f NodeFiles) ([]byte, error) {
 		"tlsCertFile":              f.KubeletCert,
 		"tlsPrivateKeyFile":        f.KubeletKey,
 		"cgroupDriver":             "cgroupfs",
-		"cgroupRoot":               cgroup.Group(r.Cluster.Nodes[index]),
+		"cgroupRoot":               cgroup.Group(r.Layout.ID(), r.Cluster.Nodes[index]),
 		"failCgroupV1":             false,
 		"failSwapOn":               false,
 		"enforceNodeAllocatable":   []string{},

@@ -7,6 +7,8 @@
 package layout
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -57,6 +59,14 @@ func HiddenBy(path string) string {
 		}
 	}
 	return ""
+}
+
+// ID is a short name for the state directory. What clusters put into places
+// that they share, control groups, interfaces and locks, carries it, so that
+// several clusters can run on one machine.
+func (l Layout) ID() string {
+	sum := sha256.Sum256([]byte(l.State))
+	return hex.EncodeToString(sum[:3])
 }
 
 // Config is the file with the cluster's shape and profile.

@@ -42,8 +42,9 @@ func (n *namespace) close() {
 
 func host() (*namespace, error) { return open(os.Getpid()) }
 
-// CheckFree refuses a plan whose addresses the host already uses otherwise.
-func CheckFree(p Plan) error {
+// CheckFree refuses a plan whose addresses the host, or another cluster on it,
+// already uses.
+func CheckFree(p Plan, cluster string) error {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
 		return fmt.Errorf("list the host's routes: %w", err)
@@ -61,7 +62,7 @@ func CheckFree(p Plan) error {
 		if link, err := netlink.LinkByIndex(r.LinkIndex); err == nil {
 			name = link.Attrs().Name
 		}
-		if name != hostLink {
+		if name != hostLink(cluster) {
 			return fmt.Errorf("the cluster's addresses %s overlap the host's route to %s on %s: choose another network with --cidr", p.CIDR(), r.Dst, name)
 		}
 	}
@@ -70,7 +71,8 @@ func CheckFree(p Plan) error {
 
 // ConnectControlPlane makes the bridge inside the control plane's namespace
 // and joins the host to it. What is there already is kept.
-func ConnectControlPlane(p Plan, pid int) error {
+func ConnectControlPlane(p Plan, cluster string, pid int) error {
+	link := hostLink(cluster)
 	cp, err := open(pid)
 	if err != nil {
 		return err
@@ -80,8 +82,8 @@ func ConnectControlPlane(p Plan, pid int) error {
 		return err
 	}
 	if _, err := cp.LinkByName(bridge); missing(err) {
-		link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge}}
-		if err := cp.LinkAdd(link); err != nil {
+		br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge}}
+		if err := cp.LinkAdd(br); err != nil {
 			return fmt.Errorf("create bridge %s: %w (is the kernel's bridge module available?)", bridge, err)
 		}
 	} else if err != nil {
@@ -103,22 +105,22 @@ func ConnectControlPlane(p Plan, pid int) error {
 		return err
 	}
 	defer root.close()
-	if err := plug(cp, hostPort, root, hostLink); err != nil {
+	if err := plug(cp, hostPort, root, link); err != nil {
 		return fmt.Errorf("connect the host to the cluster: %w", err)
 	}
-	if err := root.address(hostLink, p.Host(), p.Machines().Bits()); err != nil {
+	if err := root.address(link, p.Host(), p.Machines().Bits()); err != nil {
 		return err
 	}
-	if err := root.up(hostLink); err != nil {
+	if err := root.up(link); err != nil {
 		return err
 	}
-	return root.route(hostLink, p.Services(), p.ControlPlane())
+	return root.route(link, p.Services(), p.ControlPlane())
 }
 
 // ConnectNode joins a node's namespace to the bridge and makes its pods
 // reachable from the control plane and the host. What is there already is
 // kept; a node that is cut off stays so.
-func ConnectNode(p Plan, controlPlane, node, index int) error {
+func ConnectNode(p Plan, cluster string, controlPlane, node, index int) error {
 	cp, err := open(controlPlane)
 	if err != nil {
 		return err
@@ -149,7 +151,7 @@ func ConnectNode(p Plan, controlPlane, node, index int) error {
 	if err := cp.route(bridge, p.NodePods(index), p.Node(index)); err != nil {
 		return err
 	}
-	return root.route(hostLink, p.NodePods(index), p.Node(index))
+	return root.route(hostLink(cluster), p.NodePods(index), p.Node(index))
 }
 
 // ConnectPods tells every node the way to every other node's pods. The keys
@@ -212,8 +214,8 @@ func IsCut(controlPlane, index int) (bool, error) {
 
 // Disconnect removes the host's leg, with its addresses and routes. Everything
 // else vanishes with the namespaces.
-func Disconnect() error {
-	link, err := netlink.LinkByName(hostLink)
+func Disconnect(cluster string) error {
+	link, err := netlink.LinkByName(hostLink(cluster))
 	if missing(err) {
 		return nil
 	}
@@ -221,7 +223,7 @@ func Disconnect() error {
 		err = netlink.LinkDel(link)
 	}
 	if err != nil && !missing(err) && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("remove link %s: %w", hostLink, err)
+		return fmt.Errorf("remove link %s: %w", hostLink(cluster), err)
 	}
 	return nil
 }

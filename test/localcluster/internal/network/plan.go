@@ -15,16 +15,25 @@ import (
 // MaxNodes is the largest number of nodes of a cluster.
 const MaxNodes = 64
 
-// DefaultCIDR is where a cluster's addresses come from unless told otherwise.
-const DefaultCIDR = "10.77.0.0/16"
+// Candidates are the networks that a cluster may take unless told otherwise;
+// it takes the first that is free.
+func Candidates() []string {
+	var all []string
+	for b := 77; b < 97; b++ {
+		all = append(all, fmt.Sprintf("10.%d.0.0/16", b))
+	}
+	return all
+}
 
 // Names of interfaces; the kernel limits them to 15 characters.
 const (
 	bridge   = "sy0"
-	hostLink = "sy-host" // the host's leg
-	hostPort = "sy-h"    // its end on the bridge
+	hostPort = "sy-host" // the host's port of the bridge
 	nodeLink = "eth0"    // a node's leg
 )
+
+// hostLink is the host's leg; other clusters have theirs beside it.
+func hostLink(cluster string) string { return "sy-" + cluster }
 
 func nodePort(index int) string { return fmt.Sprintf("sy-n%d", index) }
 
@@ -39,7 +48,7 @@ type Plan struct{ a, b byte }
 func NewPlan(cidr string) (Plan, error) {
 	prefix, err := netip.ParsePrefix(cidr)
 	if err != nil || !prefix.Addr().Is4() || prefix.Bits() != 16 || prefix.Masked() != prefix {
-		return Plan{}, fmt.Errorf("cluster CIDR %q must be an IPv4 network with 16 bits, for example %s", cidr, DefaultCIDR)
+		return Plan{}, fmt.Errorf("cluster CIDR %q must be an IPv4 network with 16 bits, for example %s", cidr, Candidates()[0])
 	}
 	octets := prefix.Addr().As4()
 	return Plan{a: octets[0], b: octets[1]}, nil

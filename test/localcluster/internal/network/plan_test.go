@@ -19,8 +19,16 @@ func TestNewPlan(t *testing.T) {
 	}
 }
 
+func TestEveryCandidateIsAPlan(t *testing.T) {
+	for _, cidr := range Candidates() {
+		if _, err := NewPlan(cidr); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestPlanGivesEveryPartItsOwnAddresses(t *testing.T) {
-	p, err := NewPlan(DefaultCIDR)
+	p, err := NewPlan(Candidates()[0])
 	if err != nil {
 		t.Fatal(err)
 	}

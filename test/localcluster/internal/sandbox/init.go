@@ -63,7 +63,7 @@ func setUp(spec *Spec) (net.Listener, error) {
 	if os.Getpid() != 1 {
 		return nil, errors.New("the machine's init must be the first process of a PID namespace: it is started by `localcluster up`, not by hand")
 	}
-	tree, err := cgroup.Host()
+	tree, err := cgroup.Host(spec.Cluster)
 	if err != nil {
 		return nil, err
 	}

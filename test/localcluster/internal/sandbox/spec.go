@@ -22,7 +22,9 @@ import (
 
 // Spec tells init what to do.
 type Spec struct {
-	// Name is the machine's name; it is also its control group.
+	// Cluster is the ID of the machine's cluster.
+	Cluster string `json:"cluster"`
+	// Name is the machine's name, unique within the cluster.
 	Name string `json:"name"`
 	// Hostname is the host name inside; at most 64 characters count.
 	Hostname string `json:"hostname"`
