@@ -62,15 +62,12 @@ func materialize(dir string, s State) error {
 }
 
 // filesSeen is what of the files can change with the state: equal values, equal files.
-func filesSeen(s State) (string, error) {
-	smi, err := smiScript(s)
-	if err != nil {
-		return "", err
-	}
+func filesSeen(s State) string {
+	smi := smiScript(s)
 	for _, gpu := range s.GPUs {
 		smi = strconv.AppendBool(smi, gpu.Health == HealthRemoved) // gone from sysfs
 	}
-	return string(smi), nil
+	return string(smi)
 }
 
 func makeDeviceNodes(root string, s State) error {
@@ -217,11 +214,7 @@ func makeDriver(root string, s State) error {
 			return err
 		}
 	}
-	smi, err := smiScript(s)
-	if err != nil {
-		return err
-	}
-	return writeFile(filepath.Join(root, "usr", "bin", "nvidia-smi"), smi, 0o755)
+	return writeFile(filepath.Join(root, "usr", "bin", "nvidia-smi"), smiScript(s), 0o755)
 }
 
 // writeFile writes a file unless it has the content already. Others may be reading it: it is replaced as

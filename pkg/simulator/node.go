@@ -146,10 +146,7 @@ func (n *Node) Update(change func(*State) error) error {
 		if err != nil {
 			return err
 		}
-		before, err := filesSeen(s)
-		if err != nil {
-			return err
-		}
+		before := filesSeen(s)
 		if err := change(&s); err != nil {
 			return err
 		}
@@ -157,8 +154,8 @@ func (n *Node) Update(change func(*State) error) error {
 		if err := writeState(n.dir, s); err != nil {
 			return err
 		}
-		if after, err := filesSeen(s); err != nil || after == before {
-			return err
+		if filesSeen(s) == before {
+			return nil
 		}
 		return materialize(n.dir, s)
 	})

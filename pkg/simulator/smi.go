@@ -4,61 +4,45 @@
 package simulator
 
 import (
-	"bytes"
+	"cmp"
 	_ "embed"
 	"fmt"
-	"text/template"
+	"strconv"
+	"strings"
 )
 
-//go:embed nvidia-smi.sh.tmpl
+//go:embed nvidia-smi.sh.in
 var smiText string
 
-// smiTemplate is the program that containers find as nvidia-smi. It knows the node and shows of it the
-// GPUs whose device nodes it finds.
-var smiTemplate = template.Must(template.New("nvidia-smi").Parse(smiText))
-
-type smiGPU struct {
-	Minor int
-	UUID  string
-	BusID string
-	CPUs  string
-	NUMA  string
-	// To is the connection to each GPU, by minor number, as nvidia-smi topo -m spells it.
-	To []string
-}
-
-type smiNode struct {
-	Product   string
-	Driver    string
-	CUDA      string
-	MemoryMiB uint64
-	GPUs      []smiGPU
-}
-
-func smiScript(s State) ([]byte, error) {
+// smiScript returns the program that containers find as nvidia-smi. It knows the node and shows of it
+// the GPUs whose device nodes it finds.
+//
+// The words in its source are replaced by hand: a program that contains text/template can call any
+// method by name, so the linker keeps all of them, which costs 20 MiB of memory.
+func smiScript(s State) []byte {
 	snap := newSnapshot(s)
-	node := smiNode{
-		Product:   s.Profile.Product.Name,
-		Driver:    s.Profile.Driver.Version,
-		CUDA:      s.Profile.Driver.CUDAVersion,
-		MemoryMiB: s.Profile.Product.MemoryMiB,
-	}
+	var gpus, connections strings.Builder
 	for i, gpu := range s.GPUs {
 		at := s.Profile.GPUs[i]
-		row := smiGPU{Minor: gpu.Minor, UUID: gpu.UUID, BusID: "0000" + at.BusID, CPUs: at.CPUs, NUMA: "N/A"}
+		numa := "N/A"
 		if at.NUMANode != nil {
-			row.NUMA = fmt.Sprint(*at.NUMANode)
+			numa = strconv.Itoa(*at.NUMANode)
 		}
+		fmt.Fprintf(&gpus, "%d %s 0000%s %s %s\n", gpu.Minor, gpu.UUID, at.BusID, cmp.Or(at.CPUs, "N/A"), numa)
+		fmt.Fprintf(&connections, "%d", gpu.Minor)
 		for j := range s.GPUs {
-			row.To = append(row.To, snap.connection(i, j))
+			fmt.Fprintf(&connections, " %s", snap.connection(i, j))
 		}
-		node.GPUs = append(node.GPUs, row)
+		connections.WriteString("\n")
 	}
-	var script bytes.Buffer
-	if err := smiTemplate.Execute(&script, node); err != nil {
-		return nil, err
-	}
-	return script.Bytes(), nil
+	return []byte(strings.NewReplacer(
+		"@PRODUCT@", s.Profile.Product.Name,
+		"@DRIVER@", s.Profile.Driver.Version,
+		"@CUDA@", s.Profile.Driver.CUDAVersion,
+		"@MEMORY@", strconv.FormatUint(s.Profile.Product.MemoryMiB, 10),
+		"@GPUS@\n", gpus.String(),
+		"@CONNECTIONS@\n", connections.String(),
+	).Replace(smiText))
 }
 
 // connection is what nvidia-smi topo -m prints for two GPUs: NV and the number of links if they reach

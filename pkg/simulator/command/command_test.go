@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/switchyard-dev/switchyard/pkg/simulator"
@@ -207,9 +208,13 @@ func TestCallsAreShown(t *testing.T) {
 	if err := node.SetRecordCalls(true); err != nil {
 		t.Fatal(err)
 	}
-	node.NVML().Init()
+	if ret := node.NVML().Init(); ret != nvml.SUCCESS {
+		t.Fatal(ret)
+	}
 	for range 2 {
-		node.NVML().DeviceGetCount()
+		if _, ret := node.NVML().DeviceGetCount(); ret != nvml.SUCCESS {
+			t.Fatal(ret)
+		}
 	}
 	out, _, err := run(t, "", "ctl", "calls", "show", "--sim-dir", node.Dir())
 	if err != nil {

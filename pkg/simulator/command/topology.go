@@ -5,7 +5,6 @@ package command
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -96,7 +95,7 @@ func newTopologyImport() *cobra.Command {
 
 // readMatrix parses a file, or standard input for -, and writes warnings to standard error.
 func readMatrix(cmd *cobra.Command, path string) (*smi.Matrix, error) {
-	var in io.Reader = cmd.InOrStdin()
+	in := cmd.InOrStdin()
 	if path != "-" {
 		file, err := os.Open(path)
 		if err != nil {
