@@ -159,9 +159,8 @@ func (s *Store) put(record Record) error {
 	if err := record.validate(); err != nil {
 		return err
 	}
-	s.mu.RLock()
-	record = record.inherit(s.index.entries[record.ClaimUID].record)
-	s.mu.RUnlock()
+	earlier, _ := s.Get(record.ClaimUID)
+	record = record.inherit(earlier)
 	data, err := encode(record)
 	if err != nil {
 		return err
