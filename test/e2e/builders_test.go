@@ -81,7 +81,7 @@ func pod(name, node string, containers ...corev1.Container) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
-			TerminationGracePeriodSeconds: ptr.To[int64](0),
+			TerminationGracePeriodSeconds: ptr.To[int64](1), // 0 would free the GPU before the kubelet has unprepared it
 			RestartPolicy:                 corev1.RestartPolicyAlways,
 			Containers:                    containers,
 		},
