@@ -73,7 +73,7 @@ func run(m *testing.M) (code int, err error) {
 
 func buildProgram(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "switchyard-sim")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "crashpoints", "-o", path, "./cmd/switchyard-sim")
+	build := exec.CommandContext(ctx, "go", "build", "-tags", "crashpoints", "-o", path, "./cmd/switchyard-sim")
 	build.Dir = repository
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {
