@@ -34,11 +34,7 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "sy-e2e-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := t.TempDir()
 	c := &cluster{t: t, program: filepath.Join(dir, "localcluster"), state: filepath.Join(dir, "s")}
 	c.must("go", "build", "-buildvcs=false", "-o", c.program, "..")
 	c.bin = c.local("build", "--print-dir")

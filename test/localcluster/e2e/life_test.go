@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -134,13 +135,16 @@ func (c *cluster) testConcurrent(t *testing.T) {
 	}()
 	c.eventually("the second command is refused", func() error {
 		_, err := c.try(c.program, "node", "heal", "node-b")
-		switch {
-		case err != nil && strings.Contains(err.Error(), "node reboot node-b"):
-			return nil
-		case len(reboot) > 0:
-			t.Fatal("reboot ended before a second command was refused")
+		if err == nil {
+			err = errors.New("no error")
 		}
-		return fmt.Errorf("got %v", err)
+		if strings.Contains(err.Error(), "node reboot node-b") {
+			return nil
+		}
+		if len(reboot) > 0 {
+			t.Fatalf("the reboot ended before a second command was refused: %v", err)
+		}
+		return fmt.Errorf("it was not: %w", err)
 	})
 	if err := <-reboot; err != nil {
 		t.Error(err)
@@ -184,7 +188,7 @@ func (c *cluster) testDaemonSet(t *testing.T) {
 			"node": {c.program, "node", "exec", "node-a", "--", "busybox"}, "control plane": {c.program, "node", "exec", "control-plane", "--", "busybox"},
 		} {
 			for _, url := range []string{podB, service} {
-				if got, err := c.try(append(append(enter[:len(enter):len(enter)], fetch...), url)...); err != nil || !strings.HasPrefix(got, "node-") {
+				if got, err := c.try(slices.Concat(enter, fetch, []string{url})...); err != nil || !strings.HasPrefix(got, "node-") {
 					errs = append(errs, fmt.Errorf("%s to %s: %q, %w", who, url, got, err))
 				}
 			}

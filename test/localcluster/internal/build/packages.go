@@ -82,7 +82,7 @@ func missingPackages(needs []need, building bool) []string {
 		if n.building && !building {
 			continue
 		}
-		ok := false
+		var ok bool
 		if n.command != "" {
 			_, err := exec.LookPath(n.command)
 			ok = err == nil || errors.Is(err, exec.ErrDot)

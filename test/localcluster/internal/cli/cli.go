@@ -45,8 +45,7 @@ func Main(goMod []byte) int {
 	if err == nil {
 		return 0
 	}
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode()
 	}
 	fmt.Fprintln(os.Stderr, "Error:", err)

@@ -116,24 +116,29 @@ func (c *Cluster) shape(o Options) (config.Cluster, error) {
 	if err != nil {
 		return config.Cluster{}, err
 	}
-	shape, differs := old.Cluster, ""
-	switch {
-	case shape.BinKey != c.versions.Key():
-		differs = fmt.Sprintf("it runs the programs %s, this program brings %s", shape.BinKey, c.versions.Key())
-	case o.CIDR != "" && o.CIDR != shape.CIDR:
-		differs = fmt.Sprintf("its network is %s, not %s", shape.CIDR, o.CIDR)
-	case o.NativeGangs != nil && *o.NativeGangs != shape.NativeGangs:
-		differs = fmt.Sprintf("its --native-gangs is %t, not %t", shape.NativeGangs, *o.NativeGangs)
-	case len(o.Nodes) > 0 && (len(o.Nodes) < len(shape.Nodes) || !slices.Equal(o.Nodes[:len(shape.Nodes)], shape.Nodes)):
-		differs = fmt.Sprintf("its nodes are %s, not %s (nodes can only be added)", strings.Join(shape.Nodes, ","), strings.Join(o.Nodes, ","))
-	}
-	if differs != "" {
+	shape := old.Cluster
+	if differs := difference(shape, o, c.versions.Key()); differs != "" {
 		return config.Cluster{}, fmt.Errorf("there is another cluster in %s: %s: remove it first with `localcluster down`", c.layout.State, differs)
 	}
 	if len(o.Nodes) > len(shape.Nodes) {
 		shape.Nodes = o.Nodes
 	}
 	return shape, checkNames(shape.Nodes)
+}
+
+// difference says in what a cluster differs from what is wished for, or "".
+func difference(shape config.Cluster, o Options, binKey string) string {
+	switch {
+	case shape.BinKey != binKey:
+		return fmt.Sprintf("it runs the programs %s, this program brings %s", shape.BinKey, binKey)
+	case o.CIDR != "" && o.CIDR != shape.CIDR:
+		return fmt.Sprintf("its network is %s, not %s", shape.CIDR, o.CIDR)
+	case o.NativeGangs != nil && *o.NativeGangs != shape.NativeGangs:
+		return fmt.Sprintf("its --native-gangs is %t, not %t", shape.NativeGangs, *o.NativeGangs)
+	case len(o.Nodes) > 0 && (len(o.Nodes) < len(shape.Nodes) || !slices.Equal(o.Nodes[:len(shape.Nodes)], shape.Nodes)):
+		return fmt.Sprintf("its nodes are %s, not %s (nodes can only be added)", strings.Join(shape.Nodes, ","), strings.Join(o.Nodes, ","))
+	}
+	return ""
 }
 
 // checkState refuses a state directory that cannot hold nodes.

@@ -105,7 +105,7 @@ func (r Renderer) masks(node string) map[string]string {
 	return masks
 }
 
-// Kubelet renders a kubelet's configuration.
+// KubeletConfig renders a kubelet's configuration.
 func (r Renderer) KubeletConfig(index int, f NodeFiles) ([]byte, error) {
 	config := map[string]any{
 		"apiVersion":               "kubelet.config.k8s.io/v1beta1",

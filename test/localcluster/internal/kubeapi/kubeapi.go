@@ -8,7 +8,6 @@
 package kubeapi
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -79,21 +78,11 @@ func New(path string) (*Client, error) {
 	}, nil
 }
 
-func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
-	var body io.Reader
-	if in != nil {
-		data, err := json.Marshal(in)
-		if err != nil {
-			return fmt.Errorf("%s %s: %w", method, path, err)
-		}
-		body = bytes.NewReader(data)
-	}
-	request, err := http.NewRequestWithContext(ctx, method, c.server+path, body)
+// get reads a path, into out unless that is nil.
+func (c *Client) get(ctx context.Context, path string, out any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.server+path, nil)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
-	}
-	if in != nil {
-		request.Header.Set("Content-Type", "application/json")
+		return fmt.Errorf("get %s: %w", path, err)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
@@ -102,35 +91,26 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	defer response.Body.Close()
 	data, err := io.ReadAll(response.Body)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
+		return fmt.Errorf("get %s: %w", path, err)
 	}
 	if response.StatusCode == http.StatusNotFound {
-		return fmt.Errorf("%s %s: %w", method, path, ErrNotFound)
+		return fmt.Errorf("get %s: %w", path, ErrNotFound)
 	}
-	if response.StatusCode/100 != 2 {
-		return fmt.Errorf("%s %s: %s: %s", method, path, response.Status, strings.TrimSpace(string(data)))
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("get %s: %s: %s", path, response.Status, strings.TrimSpace(string(data)))
 	}
 	if out == nil {
 		return nil
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
+		return fmt.Errorf("get %s: %w", path, err)
 	}
 	return nil
 }
 
 // Ready returns nil when the API server says that it is ready.
 func (c *Client) Ready(ctx context.Context) error {
-	return c.do(ctx, http.MethodGet, "/readyz", nil, nil)
-}
-
-// Version is the API server's version, for example v1.37.2.
-func (c *Client) Version(ctx context.Context) (string, error) {
-	var v struct {
-		GitVersion string `json:"gitVersion"`
-	}
-	err := c.do(ctx, http.MethodGet, "/version", nil, &v)
-	return v.GitVersion, err
+	return c.get(ctx, "/readyz", nil)
 }
 
 // Node is what matters of a node.
@@ -153,7 +133,7 @@ func (c *Client) Node(ctx context.Context, name string) (Node, error) {
 			} `json:"nodeInfo"`
 		} `json:"status"`
 	}
-	if err := c.do(ctx, http.MethodGet, "/api/v1/nodes/"+name, nil, &object); err != nil {
+	if err := c.get(ctx, "/api/v1/nodes/"+name, &object); err != nil {
 		return Node{}, err
 	}
 	node := Node{BootID: object.Status.NodeInfo.BootID, Message: "the kubelet has not reported yet"}
@@ -169,5 +149,5 @@ func (c *Client) Node(ctx context.Context, name string) (Node, error) {
 // namespace: the controller-manager makes its service account a moment after
 // the API server is ready.
 func (c *Client) DefaultServiceAccount(ctx context.Context) error {
-	return c.do(ctx, http.MethodGet, "/api/v1/namespaces/default/serviceaccounts/default", nil, nil)
+	return c.get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil)
 }

@@ -24,10 +24,16 @@ type device struct {
 // devices are those every Linux machine has; see the kernel's
 // admin-guide/devices. Host hardware stays invisible.
 var devices = []device{
-	{"null", 0o666, 1, 3}, {"zero", 0o666, 1, 5}, {"full", 0o666, 1, 7},
-	{"random", 0o666, 1, 8}, {"urandom", 0o666, 1, 9}, {"kmsg", 0o600, 1, 11},
-	{"tty", 0o666, 5, 0}, {"console", 0o600, 5, 1},
-	{"fuse", 0o666, 10, 229}, {"net/tun", 0o666, 10, 200},
+	{"null", 0o666, 1, 3},
+	{"zero", 0o666, 1, 5},
+	{"full", 0o666, 1, 7},
+	{"random", 0o666, 1, 8},
+	{"urandom", 0o666, 1, 9},
+	{"kmsg", 0o600, 1, 11},
+	{"tty", 0o666, 5, 0},
+	{"console", 0o600, 5, 1},
+	{"fuse", 0o666, 10, 229},
+	{"net/tun", 0o666, 10, 200},
 }
 
 // setUpMounts gives the calling process's mount namespace the machine's view.
