@@ -69,8 +69,9 @@ func (r *callRecorder) first(function string) bool {
 	return true
 }
 
-// Calls returns how often this process has called each NVML function of the node, by its C name without
-// version: "nvmlDeviceGetName".
+// Calls returns how often this process has called each NVML function of the node, by its C name, mostly
+// without version: "nvmlDeviceGetName". Functions of the library that are not simulated have go-nvml's
+// name: "Interface.UnitGetCount".
 func (n *Node) Calls() map[string]int {
 	n.calls.mu.Lock()
 	defer n.calls.mu.Unlock()

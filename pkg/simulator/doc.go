@@ -17,7 +17,8 @@
 // simulation. It may import go-nvml and pkg/topology/smi, never client-go. It promises that
 //
 //   - no NVML call panics: a function that is not simulated returns ERROR_FUNCTION_NOT_FOUND, is logged
-//     once and listed by [Node.Unsimulated]. The one exception is a call on the handlers that
+//     once and listed by [Node.Unsimulated]. That goes for all functions of the library that take a
+//     device, such as DeviceGetName: the methods of the device are simulated. The one exception is a call on the handlers that
 //     GetGpuFabricInfoV and its like return, which only go-nvml itself can implement: LookupSymbol says
 //     that their symbols are missing, and a caller has to ask it first, as with an old driver;
 //   - nothing outside the node's directory is touched: device nodes are made in it and stand for

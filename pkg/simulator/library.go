@@ -4,10 +4,6 @@
 package simulator
 
 import (
-	"fmt"
-	"reflect"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,8 +35,7 @@ var _ nvml.Interface = (*library)(nil)
 
 func newLibrary(n *Node) *library {
 	lib := &library{libraryCalls: &libraryCalls{node: n}}
-	forwardToDevice(&lib.Interface)
-	fillUnset(&lib.Interface, "nvml", n.reportUnsimulated)
+	fillUnset(&lib.Interface, "Interface.", n.reportUnsimulated)
 	return lib
 }
 
@@ -243,36 +238,4 @@ func (l *libraryCalls) device(position int) *gpu {
 		l.gpus = append(l.gpus, newGPU(l, len(l.gpus)))
 	}
 	return l.gpus[position]
-}
-
-// Extensions gives access to LookupSymbol. It is a feature of go-nvml, not a call of NVML.
-func (l *libraryCalls) Extensions() nvml.ExtendedInterface { return symbols{} }
-
-// symbols answers which C functions the simulated library has.
-type symbols struct{}
-
-var versionSuffix = regexp.MustCompile(`_v[0-9]+$`)
-
-// simulated are the C names of the simulated functions, without version.
-var simulated = sync.OnceValue(func() []string {
-	var names []string
-	for prefix, calls := range map[string]reflect.Type{
-		"nvml":         reflect.TypeFor[*libraryCalls](),
-		"nvmlDevice":   reflect.TypeFor[*gpuCalls](),
-		"nvmlEventSet": reflect.TypeFor[*eventSetCalls](),
-	} {
-		for method := range calls.Methods() {
-			names = append(names, prefix+versionSuffix.ReplaceAllString(method.Name, ""))
-		}
-	}
-	slices.Sort(names)
-	return names
-})
-
-// LookupSymbol finds the C function of a given name, in any version.
-func (symbols) LookupSymbol(name string) error {
-	if _, found := slices.BinarySearch(simulated(), versionSuffix.ReplaceAllString(name, "")); !found {
-		return fmt.Errorf("symbol %q is not simulated", name)
-	}
-	return nil
 }

@@ -543,17 +543,23 @@ func TestLookupSymbol(t *testing.T) {
 	}
 }
 
-func TestLibraryForwardsToTheDevice(t *testing.T) {
-	n := newNode(t, "hgx-h100")
-	d := device(t, n, 3)
-	if got := must[string](t)(n.NVML().DeviceGetUUID(d)); got != must[string](t)(d.GetUUID()) {
-		t.Errorf("UUID %s", got)
+// TestSymbolsAreTheSimulatedFunctions holds the list of names to the methods.
+func TestSymbolsAreTheSimulatedFunctions(t *testing.T) {
+	var want []string
+	for prefix, calls := range map[string]reflect.Type{
+		"nvml":         reflect.TypeFor[*libraryCalls](),
+		"nvmlDevice":   reflect.TypeFor[*gpuCalls](),
+		"nvmlEventSet": reflect.TypeFor[*eventSetCalls](),
+	} {
+		for method := range calls.Methods() {
+			if name := withoutVersion(prefix + method.Name); name != "nvmlExtensions" {
+				want = append(want, name)
+			}
+		}
 	}
-	if status, ret := n.NVML().DeviceGetP2PStatus(d, device(t, n, 4), nvml.P2P_CAPS_INDEX_NVLINK); ret != nvml.SUCCESS || status != nvml.P2P_STATUS_OK {
-		t.Errorf("P2P status %v (%v)", status, ret)
-	}
-	if _, ret := n.NVML().DeviceGetUUID(nil); ret != nvml.ERROR_INVALID_ARGUMENT {
-		t.Errorf("no device: %v", ret)
+	slices.Sort(want)
+	if diff := cmp.Diff(slices.Compact(want), simulated); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -602,7 +608,7 @@ func TestCallThatIsNotSimulated(t *testing.T) {
 	if _, ret := n.NVML().UnitGetCount(); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
 		t.Errorf("of the library: %v", ret)
 	}
-	if diff := cmp.Diff([]string{"nvmlDeviceGetFanSpeed", "nvmlUnitGetCount"}, n.Unsimulated()); diff != "" {
+	if diff := cmp.Diff([]string{"Interface.UnitGetCount", "nvmlDeviceGetFanSpeed"}, n.Unsimulated()); diff != "" {
 		t.Error(diff)
 	}
 	if got := n.Calls()["nvmlDeviceGetFanSpeed"]; got != 2 {

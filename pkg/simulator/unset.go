@@ -14,7 +14,6 @@ import (
 var (
 	returnType = reflect.TypeFor[nvml.Return]()
 	errorType  = reflect.TypeFor[error]()
-	deviceType = reflect.TypeFor[nvml.Device]()
 )
 
 // errNotSimulated is what functions return that report a Go error.
@@ -55,46 +54,4 @@ func failed(signature reflect.Type, ret nvml.Return) []reflect.Value {
 		}
 	}
 	return results
-}
-
-// forwardToDevice gives the library's functions that take a device first (DeviceGetName) the body that
-// go-nvml's own have: they call the method of the device (GetName).
-func forwardToDevice(mock any) {
-	value := reflect.ValueOf(mock).Elem()
-	for i := range value.NumField() {
-		name, isFunction := strings.CutSuffix(value.Type().Field(i).Name, "Func")
-		field := value.Field(i)
-		if !isFunction || field.Kind() != reflect.Func || !field.IsNil() {
-			continue
-		}
-		signature := field.Type()
-		method, ok := deviceType.MethodByName(strings.TrimPrefix(name, "Device"))
-		if !ok || !forwards(signature, method.Type) {
-			continue
-		}
-		field.Set(reflect.MakeFunc(signature, func(args []reflect.Value) []reflect.Value {
-			if args[0].IsNil() {
-				return failed(signature, nvml.ERROR_INVALID_ARGUMENT)
-			}
-			return args[0].Elem().MethodByName(method.Name).Call(args[1:])
-		}))
-	}
-}
-
-// forwards says whether a function is a method with the device as its first argument.
-func forwards(function, method reflect.Type) bool {
-	if function.NumIn() != method.NumIn()+1 || function.In(0) != deviceType || function.NumOut() != method.NumOut() {
-		return false
-	}
-	for i := range method.NumIn() {
-		if function.In(i+1) != method.In(i) {
-			return false
-		}
-	}
-	for i := range method.NumOut() {
-		if function.Out(i) != method.Out(i) {
-			return false
-		}
-	}
-	return true
 }
