@@ -5,6 +5,7 @@ package kubeletplugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/switchyard-dev/switchyard/pkg/device"
+	"github.com/switchyard-dev/switchyard/pkg/nvml"
 )
 
 const (
@@ -40,6 +42,7 @@ type discovery struct {
 
 // run looks at the hardware until ctx ends.
 func (d *discovery) run(ctx context.Context) {
+	d.publishKnown()
 	for {
 		wait := d.look(ctx)
 		select {
@@ -92,7 +95,13 @@ func (d *discovery) look(ctx context.Context) time.Duration {
 //
 // A node that never had an inventory on this boot publishes no devices. One that had keeps listing
 // its GPUs, as lost: devices must not leave a slice while they may be allocated.
+//
+// A library that was replaced while it was loaded is the one fault that only a new process overcomes.
 func (d *discovery) failed(ctx context.Context, err error) {
+	if errors.Is(err, nvml.ErrRestartRequired) {
+		d.fail(err)
+		return
+	}
 	d.metrics.errors.WithLabelValues("discovery").Inc()
 	if d.conditions.set(conditionDiscovery, err.Error()) {
 		klog.FromContext(ctx).Error(err, "Cannot look at the GPUs, trying again")

@@ -11,8 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/google/renameio/v2"
-
+	"github.com/switchyard-dev/switchyard/internal/atomicfile"
 	"github.com/switchyard-dev/switchyard/pkg/device"
 )
 
@@ -67,13 +66,14 @@ func loadInventory(dir, bootID string) (device.Inventory, error) {
 	return file.Inventory, nil
 }
 
-// saveInventory writes the inventory into dir, atomically.
+// saveInventory writes the inventory into dir, atomically. It need not outlive a power loss: the next
+// boot forgets it.
 func saveInventory(dir, bootID string, inv device.Inventory) error {
 	data, err := json.Marshal(inventoryFile{Version: inventoryFileVersion, BootID: bootID, Inventory: inv})
 	if err != nil {
 		return fmt.Errorf("save the inventory: %w", err)
 	}
-	if err := renameio.WriteFile(filepath.Join(dir, inventoryFileName), data, 0o600); err != nil {
+	if err := atomicfile.Write(filepath.Join(dir, inventoryFileName), data, 0o600); err != nil {
 		return fmt.Errorf("save the inventory: %w", err)
 	}
 	return nil

@@ -9,13 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/internal/atomicfile"
 )
 
 // The helper keeps the device metadata of a claim (KEP-5304) in two places: a directory per claim
@@ -25,10 +25,6 @@ const (
 	metadataDirName    = "dra-device-metadata"
 	metadataSpecPrefix = v1alpha1.DriverName + "_metadata_"
 )
-
-// temporaryFileAge is how old a temporary file must be to be nobody's any more: writing one takes
-// milliseconds.
-const temporaryFileAge = 10 * time.Second
 
 // metadataFiles is what this driver knows about the helper's files.
 type metadataFiles struct {
@@ -45,7 +41,7 @@ type metadataFiles struct {
 // that is gone must spare the directory of the claim that took its name.
 func (m metadataFiles) operations() kubeletplugin.MetadataFileOperations {
 	return kubeletplugin.MetadataFileOperations{
-		WriteFile: writeFileUnsynced,
+		WriteFile: atomicfile.Write,
 		RemoveAll: func(path string) error {
 			if namespace, name, ok := strings.Cut(filepath.Base(path), "_"); ok && m.inUse(namespace, name) {
 				return nil
@@ -108,9 +104,8 @@ func (m metadataFiles) missing(namespace, name string, uid types.UID, requests [
 }
 
 // sweep removes the specs and directories of claims that are not prepared; prepared reports whether a
-// UID is. It also removes temporary files that a killed process left: those that have not changed
-// for a while at the time now.
-func (m metadataFiles) sweep(now time.Time, prepared func(types.UID) bool) error {
+// UID is. It also removes temporary files of killed processes.
+func (m metadataFiles) sweep(prepared func(types.UID) bool) error {
 	specs, err := m.specs()
 	errs := []error{err}
 	for uid, paths := range specs {
@@ -126,19 +121,18 @@ func (m metadataFiles) sweep(now time.Time, prepared func(types.UID) bool) error
 	for _, directory := range directories {
 		errs = append(errs, m.operations().RemoveAll(directory))
 	}
-	for _, pattern := range []string{
-		filepath.Join(m.cdiDir, "."+metadataSpecPrefix+"*.tmp"),
-		filepath.Join(m.cdiDir, preflightPattern),
-		filepath.Join(m.pluginDir, metadataDirName, "*", "*", ".*.tmp"),
-	} {
-		paths, err := filepath.Glob(pattern)
+	_, err = atomicfile.RemoveStale(m.cdiDir, func(base string) bool {
+		return strings.HasPrefix(base, metadataSpecPrefix) || base == preflightFile
+	})
+	errs = append(errs, err)
+	requests, err := filepath.Glob(filepath.Join(m.pluginDir, metadataDirName, "*", "*"))
+	errs = append(errs, err)
+	for _, request := range requests {
+		_, err := atomicfile.RemoveStale(request, func(string) bool { return true })
 		errs = append(errs, err)
-		for _, path := range paths {
-			if info, err := os.Stat(path); err == nil && now.Sub(info.ModTime()) > temporaryFileAge {
-				errs = append(errs, removeFile(path))
-			}
-		}
 	}
+	_, err = atomicfile.RemoveStale(m.pluginDir, func(base string) bool { return base == inventoryFileName })
+	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("sweep device metadata: %w", err)
 	}
@@ -150,22 +144,4 @@ func removeFile(path string) error {
 		return err
 	}
 	return nil
-}
-
-// writeFileUnsynced replaces the file at path by one with the given content, atomically.
-func writeFileUnsynced(path string, data []byte, perm os.FileMode) (finalErr error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if finalErr != nil {
-			finalErr = errors.Join(finalErr, os.Remove(tmp.Name()))
-		}
-	}()
-	_, err = tmp.Write(data)
-	if err := errors.Join(err, tmp.Chmod(perm), tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
 }

@@ -16,6 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/klog/v2"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/internal/atomicfile"
 )
 
 // Names of the preflight checks: values of the label "check" of the preflight metric.
@@ -27,8 +30,9 @@ const (
 // preflightRetry is the wait after a preflight check that could not be made.
 const preflightRetry = 10 * time.Second
 
-// preflightPattern names the file that shows whether the CDI directory is writable.
-const preflightPattern = ".switchyard-preflight-*.tmp"
+// preflightFile would be the file that shows whether the CDI directory is writable, if it were ever
+// put in its place.
+const preflightFile = v1alpha1.DriverName + "_preflight"
 
 // errRuntimeWithoutCDI is why claims are refused on a node whose container runtime does not know
 // CDI: it would ignore the devices, and the container would see no GPU, or all of them where the
@@ -82,11 +86,11 @@ func checkCDIDir(dir string) (warning string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("create the directory for CDI specs: %w", err)
 	}
-	probe, err := os.CreateTemp(dir, preflightPattern)
+	probe, err := atomicfile.New(filepath.Join(dir, preflightFile), 0o600)
 	if err != nil {
 		return "", fmt.Errorf("the directory for CDI specs is not writable: %w", err)
 	}
-	if err := errors.Join(probe.Close(), os.Remove(probe.Name())); err != nil {
+	if err := probe.Discard(); err != nil {
 		return "", fmt.Errorf("the directory for CDI specs is not writable: %w", err)
 	}
 	if !slices.Contains(cdiDirectories, filepath.Clean(dir)) {

@@ -42,6 +42,18 @@ func (d *Driver) publish(inv device.Inventory) {
 	d.toPublish <- resources
 }
 
+// publishKnown starts publishing before the first look at the hardware, with what the process before
+// this one published: the helper needs a second to list the node's slices, and discovery need not
+// wait for that. On a boot on which no GPUs are known yet nothing is said about the node's pool;
+// slices of an earlier boot go when that stays so for half a minute.
+func (d *discovery) publishKnown() {
+	if len(d.known.GPUs) == 0 {
+		d.toPublish <- resourceslice.DriverResources{}
+		return
+	}
+	d.publish(d.known)
+}
+
 // runPublisher passes ResourceSlices on to the helper until ctx ends. It has a goroutine of its own
 // because the helper blocks the first time until it has listed the node's slices, for as long as the
 // API server is away.
@@ -59,7 +71,7 @@ func (d *Driver) runPublisher(ctx context.Context) {
 				}
 				continue
 			}
-			klog.FromContext(ctx).Info("Published the node's GPUs", "pool", d.config.NodeName, "slices", len(resources.Pools[d.config.NodeName].Slices))
+			klog.FromContext(ctx).V(2).Info("Handed the node's GPUs to publishing", "pool", d.config.NodeName, "slices", len(resources.Pools[d.config.NodeName].Slices))
 		}
 	}
 }

@@ -232,7 +232,7 @@ func (r *reconciler) removeStray() error {
 			r.metrics.reconciled.WithLabelValues(actionSpecRemoved).Inc()
 		}
 	}
-	return errors.Join(append(errs, r.metadata.sweep(r.clock.Now(), r.isPrepared))...)
+	return errors.Join(append(errs, r.metadata.sweep(r.isPrepared))...)
 }
 
 func (r *reconciler) removeStraySpec(uid types.UID) (removed bool, err error) {

@@ -42,9 +42,12 @@ type runningPlugin struct {
 }
 
 // run starts a whole plugin on the machine and registers it. Loops run on the real clock.
-func (m *testMachine) run(podUID types.UID) *runningPlugin {
+func (m *testMachine) run(podUID types.UID, change ...func(*Config)) *runningPlugin {
 	m.t.Helper()
 	config := m.config()
+	for _, c := range change {
+		c(&config)
+	}
 	config.PodUID = podUID
 	config.Clock = clock.RealClock{}
 	config.DiscoveryInterval = 100 * time.Millisecond

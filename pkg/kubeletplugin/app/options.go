@@ -103,7 +103,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.DriverRootMount, "driver-root-mount", o.DriverRootMount, "Where --driver-root is found in this pod. Empty: at the same path.")
 	fs.StringVar(&o.DevRoot, "dev-root", o.DevRoot, "Root of the device nodes (the directory above dev), in this pod. Empty: --driver-root-mount if that has the device nodes, else /.")
 	fs.StringVar(&o.SysfsRoot, "sysfs-root", o.SysfsRoot, "Where sysfs is mounted in this pod.")
-	fs.StringVar(&o.CDIHookPath, "cdi-hook-path", o.CDIHookPath, "Path on the host of the program nvidia-cdi-hook, which the container runtime calls. Empty: next to the plugin's files in --plugin-dir.")
+	fs.StringVar(&o.CDIHookPath, "cdi-hook-path", o.CDIHookPath, "Path on the host of the program nvidia-cdi-hook, which the container runtime calls. Empty: the one beside this program is copied into --plugin-dir.")
 	fs.StringVar(&o.BootIDFile, "boot-id-file", o.BootIDFile, "File that holds an ID of the current boot.")
 
 	fs.DurationVar(&o.DiscoveryInterval, "discovery-interval", o.DiscoveryInterval, "Time between two looks at the hardware.")

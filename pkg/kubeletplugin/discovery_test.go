@@ -1,0 +1,140 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/switchyard-dev/switchyard/pkg/device"
+	"github.com/switchyard-dev/switchyard/pkg/nvml"
+)
+
+func TestDiscoveryWait(t *testing.T) {
+	m := newMachine(t, 1)
+	p := m.start()
+	interval := p.config.DiscoveryInterval
+	if wait := p.discovery.look(p.ctx); wait != interval {
+		t.Errorf("looks again after %v, want the interval %v", wait, interval)
+	}
+	settling := gpus(1)
+	settling.Settling = true
+	m.platform.set(settling, nil)
+	if wait := p.discovery.look(p.ctx); wait != fastDiscovery {
+		t.Errorf("looks again after %v while the fabric forms, want %v", wait, fastDiscovery)
+	}
+	m.platform.set(device.Inventory{}, errTest)
+	var last time.Duration
+	for range 8 {
+		wait := p.discovery.look(p.ctx)
+		if wait < last || wait > interval {
+			t.Errorf("looks again after %v, then %v: want a wait that grows up to the interval", last, wait)
+		}
+		last = wait
+	}
+	if last != interval {
+		t.Errorf("the wait grew to %v, want the interval %v", last, interval)
+	}
+}
+
+func TestOneFailedLookChangesNothing(t *testing.T) {
+	m := newMachine(t, 1)
+	p := m.ready()
+	before := p.desired
+	m.platform.set(device.Inventory{}, errTest)
+	p.discovery.look(p.ctx)
+	m.platform.set(gpus(1), nil)
+	p.discovery.look(p.ctx)
+	if p.desired != before {
+		t.Errorf("published %v after a failure that was over at once", p.desired)
+	}
+}
+
+func TestNothingIsPublishedThatCannotBePrepared(t *testing.T) {
+	m := newMachine(t, 1)
+	m.specs.refreshErr = errTest
+	p := m.start()
+	p.discovery.look(p.ctx)
+	if p.desired != nil {
+		t.Errorf("published %v before there are CDI edits", p.desired)
+	}
+	m.expectEvent("CDIFailed", errTest.Error())
+	m.specs.refreshErr = nil
+	p.discovery.look(p.ctx)
+	if p.desired == nil {
+		t.Error("not published although there are CDI edits now")
+	}
+}
+
+func TestLostGPUStaysListedOverARestart(t *testing.T) {
+	m := newMachine(t, 2)
+	m.ready()
+	m.platform.set(without(gpus(2), 1), nil)
+	m.ready()
+	p := m.ready() // knows the lost GPU from the file only
+	if got := len(p.desired.Pools[testNode].Slices[0].Devices); got != 2 {
+		t.Errorf("%d devices are published, want 2", got)
+	}
+	m.reboot()
+	p = m.ready()
+	if got := len(p.desired.Pools[testNode].Slices[0].Devices); got != 1 {
+		t.Errorf("%d devices are published after a reboot, want 1", got)
+	}
+}
+
+func TestSavedInventory(t *testing.T) {
+	for name, test := range map[string]struct {
+		content string
+		gpus    int
+		err     bool
+	}{
+		"of this boot":          {`{"version":1,"bootID":"b","inventory":{"gpus":[{"uuid":"GPU-1"}]}}`, 1, false},
+		"of another boot":       {`{"version":1,"bootID":"a","inventory":{"gpus":[{"uuid":"GPU-1"}]}}`, 0, false},
+		"of an unknown version": {`{"version":2,"bootID":"b","inventory":{"gpus":[{"uuid":"GPU-1"}]}}`, 0, false},
+		"cut off":               {`{"version":1,"bootID":"b","inv`, 0, true},
+		"empty":                 {"", 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, inventoryFileName), []byte(test.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			inv, err := loadInventory(dir, "b")
+			if (err != nil) != test.err || len(inv.GPUs) != test.gpus {
+				t.Errorf("loadInventory = %v, %v; want %d GPUs, an error: %v", inv, err, test.gpus, test.err)
+			}
+		})
+	}
+	t.Run("none", func(t *testing.T) {
+		if inv, err := loadInventory(t.TempDir(), "b"); err != nil || len(inv.GPUs) != 0 {
+			t.Errorf("loadInventory = %v, %v", inv, err)
+		}
+	})
+}
+
+func TestReplacedLibraryEndsTheProcess(t *testing.T) {
+	m := newMachine(t, 1)
+	p := m.ready()
+	var cause error
+	p.cancel = func(err error) { cause = err }
+	m.platform.set(device.Inventory{}, &nvml.UnavailableError{Reason: nvml.ReasonRestartRequired, Message: "replaced"})
+	p.discovery.look(p.ctx)
+	if !errors.Is(cause, nvml.ErrRestartRequired) {
+		t.Errorf("ended with %v, want that a restart is required", cause)
+	}
+}
+
+func TestUnidentifiedGPUIsToldOnce(t *testing.T) {
+	m := newMachine(t, 1)
+	m.platform.inv.Unidentified = []string{"index 1 does not tell its UUID"}
+	p := m.ready()
+	p.discovery.look(p.ctx)
+	m.expectEvent("GPUUnidentified", "index 1")
+	if len(m.seen) != 0 || len(m.events.Events) != 0 {
+		t.Errorf("told again: %q", m.seen)
+	}
+}
