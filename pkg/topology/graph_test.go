@@ -117,8 +117,15 @@ func TestLevelNames(t *testing.T) {
 
 func TestCompareConnectionsPutsTheNearestFirst(t *testing.T) {
 	want := []Connection{
-		self, nv(18), {Level: SYS, NVLinks: 4}, nv(2),
-		{Level: PIX}, {Level: PXB}, {Level: PHB}, {Level: NODE}, {Level: SYS}, {},
+		self, nv(18),
+		{Level: SYS, NVLinks: 4},
+		nv(2),
+		{Level: PIX},
+		{Level: PXB},
+		{Level: PHB},
+		{Level: NODE},
+		{Level: SYS},
+		{},
 	}
 	got := slices.Clone(want)
 	slices.Reverse(got)

@@ -131,8 +131,12 @@ func (o *Options) Validate() error {
 		fail("pod-uid", "%q is no UID: set the environment variable POD_UID from the field metadata.uid", o.PodUID)
 	}
 	for _, dir := range []struct{ flag, path string }{
-		{"plugin-dir", o.PluginDir}, {"registry-dir", o.RegistryDir}, {"cdi-dir", o.CDIDir},
-		{"driver-root", o.DriverRoot}, {"sysfs-root", o.SysfsRoot}, {"boot-id-file", o.BootIDFile},
+		{"plugin-dir", o.PluginDir},
+		{"registry-dir", o.RegistryDir},
+		{"cdi-dir", o.CDIDir},
+		{"driver-root", o.DriverRoot},
+		{"sysfs-root", o.SysfsRoot},
+		{"boot-id-file", o.BootIDFile},
 	} {
 		if !filepath.IsAbs(dir.path) {
 			fail(dir.flag, "%q must be an absolute path", dir.path)

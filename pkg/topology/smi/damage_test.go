@@ -36,8 +36,10 @@ func TestDamageOfTheGPUBlockIsAnErrorThatNamesThePlace(t *testing.T) {
 		line, column int
 		want         string
 	}{
-		"an unknown cell": {"GPU1\tNV4\t X \tSYS", "GPU1\tNV4\t X \tSY5", 3, 14,
-			`row GPU1, column GPU2: unknown connection "SY5": expected X, NV1 to NV64, PIX, PXB, PHB, NODE or SYS`},
+		"an unknown cell": {
+			"GPU1\tNV4\t X \tSYS", "GPU1\tNV4\t X \tSY5", 3, 14,
+			`row GPU1, column GPU2: unknown connection "SY5": expected X, NV1 to NV64, PIX, PXB, PHB, NODE or SYS`,
+		},
 		"a link count of zero":     {"GPU1\tNV4", "GPU1\tNV0", 3, 6, `row GPU1, column GPU0: unknown connection "NV0"`},
 		"a lower-case cell":        {"GPU1\tNV4", "GPU1\tnv4", 3, 6, `unknown connection "nv4"`},
 		"an empty cell":            {"GPU1\tNV4\t", "GPU1\t\t", 3, 6, "row GPU1, column GPU0: the cell is empty: expected X, NV1"},
@@ -60,8 +62,10 @@ func TestDamageOfTheGPUBlockIsAnErrorThatNamesThePlace(t *testing.T) {
 		"a lost name of a column":  {"GPU1\tGPU2\tNIC0", "\tGPU2\tNIC0", 3, 1, "row GPU1 has no column"},
 		"swapped names of columns": {"GPU1\tGPU2\tNIC0", "GPU2\tGPU1\tNIC0", 3, 11, "row GPU1, column GPU2: X off the diagonal"},
 		"swapped names of rows":    {"GPU0\t X ", "GPU1\t X ", 2, 7, "row GPU1, column GPU0: X off the diagonal"},
-		"no header": {strings.SplitAfter(pairs, "\n")[0], "", 1, 1,
-			"row GPU0 without a header: expected a line before it that names the columns (GPU0, GPU1, …)"},
+		"no header": {
+			strings.SplitAfter(pairs, "\n")[0], "", 1, 1,
+			"row GPU0 without a header: expected a line before it that names the columns (GPU0, GPU1, …)",
+		},
 		"a second matrix": {"NIC0\tPIX\tPXB\tSYS\t X \t\t\t\t\n", "\n" + pairs, 6, 2, "a second matrix starts here (the first at line 1): expected the output of one nvidia-smi topo -m"},
 	}
 	for name, test := range tests {
@@ -111,12 +115,18 @@ func TestOtherErrors(t *testing.T) {
 		"too many GPUs":      {wide.String(), 1, 376, "65 GPU columns: expected at most 64"},
 		"too many columns":   {columns.String(), 1, 7080, "1025 columns: expected at most 1024"},
 		"too large an input": {strings.Repeat("x", maxInput+1), 0, 0, "input is larger than 1048576 bytes"},
-		"a cell too many without NICs": {"\tGPU0\tGPU1\nGPU0\t X \tSYS\tSYS\nGPU1\tSYS\t X \n", 2, 1,
-			"row GPU0 has 3 cells for 2 columns: expected one for each GPU that the header names"},
-		"too few words": {"GPU0 GPU1 GPU2 CPU Affinity\nGPU0 X SYS SYS 0-3\nGPU1 SYS X 0-3\nGPU2 SYS SYS X 0-3\n", 3, 12,
-			`row GPU1, column GPU2: no cell before "0-3": expected X, NV1`},
-		"an empty place among blanks": {"        GPU0    GPU1    GPU2    CPU Affinity\nGPU0     X      SYS     SYS     0-3\nGPU1             X      SYS     0-3\nGPU2    SYS     SYS      X      0-3\n", 3, 18,
-			"row GPU1, column GPU0: the cell is empty"},
+		"a cell too many without NICs": {
+			"\tGPU0\tGPU1\nGPU0\t X \tSYS\tSYS\nGPU1\tSYS\t X \n", 2, 1,
+			"row GPU0 has 3 cells for 2 columns: expected one for each GPU that the header names",
+		},
+		"too few words": {
+			"GPU0 GPU1 GPU2 CPU Affinity\nGPU0 X SYS SYS 0-3\nGPU1 SYS X 0-3\nGPU2 SYS SYS X 0-3\n", 3, 12,
+			`row GPU1, column GPU2: no cell before "0-3": expected X, NV1`,
+		},
+		"an empty place among blanks": {
+			"        GPU0    GPU1    GPU2    CPU Affinity\nGPU0     X      SYS     SYS     0-3\nGPU1             X      SYS     0-3\nGPU2    SYS     SYS      X      0-3\n", 3, 18,
+			"row GPU1, column GPU0: the cell is empty",
+		},
 		"a position behind ANSI codes counts them":        {"\t\x1b[4mGPU0\tGPU0\x1b[0m\n", 1, 11, "column GPU0 appears twice (first at column 6)"},
 		"a legend instead of the last row":                {"\tGPU0\tGPU1\nGPU0\t X \tSYS\n" + realLegend, 3, 1, "row GPU1 is missing"},
 		"a later row cannot take the place of a lost one": {"\tGPU0\tGPU1\n\n\nGPU1\tSYS\t X \nGPU9 is gone\n", 5, 1, "row GPU9 has no column"},

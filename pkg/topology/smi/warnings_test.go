@@ -164,18 +164,27 @@ func TestUnusualMatrices(t *testing.T) {
 			"GPU0     X      NV4\nGPU1    NV4      X      0-7     0               N/A\n", []string{"line 2, column 20: row GPU0 has no affinity cells"}, func(m *Matrix) error {
 			return equal(len(m.GPUs[0].CPUAffinity), 0)
 		}},
-		"blanks with an empty NIC cell": {"        GPU0    NIC0    GPU1    NIC1    CPU Affinity\n" +
-			"GPU0     X              NV4     PIX     0-7\nNIC0    SYS      X      SYS     SYS\nGPU1    NV4     SYS      X      PIX     0-7\nNIC1    PIX     SYS     PIX      X\n",
-			[]string{"line 2, column 1: row GPU0 has no cell for NIC0"}, func(m *Matrix) error {
+		"blanks with an empty NIC cell": {
+			"        GPU0    NIC0    GPU1    NIC1    CPU Affinity\n" +
+				"GPU0     X              NV4     PIX     0-7\nNIC0    SYS      X      SYS     SYS\nGPU1    NV4     SYS      X      PIX     0-7\nNIC1    PIX     SYS     PIX      X\n",
+			[]string{"line 2, column 1: row GPU0 has no cell for NIC0"},
+			func(m *Matrix) error {
 				return equal(fmt.Sprint(m.Domains()), "[[0 1]]", len(m.GPUs[0].CPUAffinity), 8)
-			}},
-		"blanks with an empty NIC cell and a header without its leading blanks": {"GPU0    NIC0    GPU1    NIC1    CPU Affinity\n" +
-			"GPU0     X              NV4     PIX     0-7\nNIC0    SYS      X      SYS     SYS\nGPU1    NV4     SYS      X      PIX     0-7\nNIC1    PIX     SYS     PIX      X\n",
-			[]string{"line 2, column 1: row GPU0 has no cell for NIC0"}, func(m *Matrix) error { return equal(fmt.Sprint(m.Domains()), "[[0 1]]") }},
-		"drifted blanks with a lost NIC cell": {"  GPU0 GPU1 NIC0 NIC1 CPU Affinity\nGPU0 X NV4 PIX 0-7\nGPU1 NV4 X PIX SYS 0-7\n",
-			[]string{"row GPU0 has no cell for NIC1", "no row for NIC0, NIC1"}, func(m *Matrix) error {
+			},
+		},
+		"blanks with an empty NIC cell and a header without its leading blanks": {
+			"GPU0    NIC0    GPU1    NIC1    CPU Affinity\n" +
+				"GPU0     X              NV4     PIX     0-7\nNIC0    SYS      X      SYS     SYS\nGPU1    NV4     SYS      X      PIX     0-7\nNIC1    PIX     SYS     PIX      X\n",
+			[]string{"line 2, column 1: row GPU0 has no cell for NIC0"},
+			func(m *Matrix) error { return equal(fmt.Sprint(m.Domains()), "[[0 1]]") },
+		},
+		"drifted blanks with a lost NIC cell": {
+			"  GPU0 GPU1 NIC0 NIC1 CPU Affinity\nGPU0 X NV4 PIX 0-7\nGPU1 NV4 X PIX SYS 0-7\n",
+			[]string{"row GPU0 has no cell for NIC1", "no row for NIC0, NIC1"},
+			func(m *Matrix) error {
 				return equal(fmt.Sprint(m.Domains()), "[[0 1]]", len(m.GPUs[0].CPUAffinity), 8)
-			}},
+			},
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
