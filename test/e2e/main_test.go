@@ -13,9 +13,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-dev/switchyard/test/cluster"
 )
@@ -42,11 +46,34 @@ func run(ctx context.Context, m *testing.M) int {
 			}
 		}()
 	}
-	for _, step := range []func(context.Context) error{the.Up, the.InstallForCrashes} {
+	for _, step := range []func(context.Context) error{the.Up, clean, the.InstallForCrashes} {
 		if err := step(ctx); err != nil {
 			fmt.Fprintf(os.Stderr, "e2e: %v\nlogs: %s\n", err, the.LogDir())
 			return 1
 		}
 	}
 	return m.Run()
+}
+
+// clean removes what an interrupted run or a demo that was kept left in the cluster: their pods hold GPUs.
+func clean(ctx context.Context) error {
+	spaces, err := the.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, ns := range spaces.Items {
+		if ns.Name != "demo" && !strings.HasPrefix(ns.Name, spacePrefix) {
+			continue
+		}
+		if err := the.Client.CoreV1().Namespaces().Delete(ctx, ns.Name, metav1.DeleteOptions{}); ignoreNotFound(err) != nil {
+			return err
+		}
+		if err := the.Until(ctx, patience, "namespace "+ns.Name+" to be gone", func(ctx context.Context) (bool, error) {
+			_, err := the.Client.CoreV1().Namespaces().Get(ctx, ns.Name, metav1.GetOptions{})
+			return apierrors.IsNotFound(err), ignoreNotFound(err)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
