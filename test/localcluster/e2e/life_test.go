@@ -201,8 +201,16 @@ func (c *cluster) testNodeUser(t *testing.T) {
 	c.step(t)
 	slice := func(node string) error {
 		file := filepath.Join(t.TempDir(), "slice.yaml")
-		manifest := fmt.Sprintf(`{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: %[1]s-x}, spec: {driver: x.example.com, nodeName: %[1]s,
-			pool: {name: %[1]s, generation: 1, resourceSliceCount: 1}, devices: [{name: x}]}}`, node)
+		manifest := fmt.Sprintf(`
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata: {name: %[1]s-x}
+spec:
+  driver: x.example.com
+  nodeName: %[1]s
+  pool: {name: %[1]s, generation: 1, resourceSliceCount: 1}
+  devices: [{name: x}]
+`, node)
 		if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
 			return err
 		}

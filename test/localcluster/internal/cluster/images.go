@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/switchyard-dev/switchyard/test/localcluster/internal/build"
@@ -30,6 +31,18 @@ func (c *Cluster) buildImages() error {
 		return err
 	}
 	return image.WriteBusybox(busybox, config.BusyboxImage, build.Busybox())
+}
+
+// hasImages reports whether a node has all base images. One that an
+// interrupted `up` has started may lack them.
+func (c *Cluster) hasImages(shape config.Cluster, node string) (bool, error) {
+	args := sandbox.ExecArgs(c.init(node).PID, filepath.Join(shape.Bin, "ctr"), "--address", config.ContainerdSocket, "--namespace", "k8s.io", "images", "list", "--quiet")
+	output, err := exec.Command(args[0], args[1:]...).Output()
+	if err != nil {
+		return false, fmt.Errorf("list images of %s: %w", node, err)
+	}
+	have := strings.Fields(string(output))
+	return slices.Contains(have, config.PauseImage) && slices.Contains(have, config.BusyboxImage), nil
 }
 
 // importImage loads an archive into a node's containerd. It is streamed, so

@@ -286,10 +286,17 @@ func (c *Cluster) awaitReady(ctx context.Context, r config.Renderer, started []s
 
 // awaitNode loads the images into a node and waits until it is ready.
 func (c *Cluster) awaitNode(ctx context.Context, r config.Renderer, api *kubeapi.Client, name string, started bool) error {
-	if started {
-		if err := c.awaitContainerd(ctx, name); err != nil {
+	if err := c.awaitContainerd(ctx, name); err != nil {
+		return err
+	}
+	loaded := false
+	if !started {
+		var err error
+		if loaded, err = c.hasImages(r.Cluster, name); err != nil {
 			return err
 		}
+	}
+	if !loaded {
 		for _, archive := range c.baseImages() {
 			if err := c.importImage(r.Cluster, name, archive); err != nil {
 				return err
