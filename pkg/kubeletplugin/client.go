@@ -14,9 +14,10 @@ import (
 )
 
 // helperClient is the clientset that the kubelet plugin helper gets. It differs from the wrapped one
-// in two ways: reading a claim is answered from what prefetchClaims put into the context, because
-// the helper reads the claims of a call one after the other, and writes of ResourceSlices are
-// observed, because the helper tells when publishing fails but not when it works again.
+// in three ways: reading a claim is answered from what prefetchClaims put into the context, because
+// the helper reads the claims of a call one after the other; writes of ResourceSlices are observed,
+// because the helper tells when publishing fails but not when it works again; and the names it makes
+// for ResourceSlices are kept short.
 type helperClient struct {
 	kubernetes.Interface
 	// wrote is called after each write of a ResourceSlice that the API server accepted.
@@ -64,7 +65,18 @@ type observedSlices struct {
 	wrote func(verb string)
 }
 
+// keptOfGenerateName is how much of metadata.generateName the API server puts into a name
+// (k8s.io/apiserver/pkg/storage/names: 63 characters less a random suffix of 5).
+const keptOfGenerateName = 58
+
+// Create also cuts metadata.generateName to what the API server keeps of it. The helper puts the node's
+// name there, and the API server refuses more than 253 characters: a node whose name has more than 227
+// would publish nothing.
 func (s observedSlices) Create(ctx context.Context, slice *resourceapi.ResourceSlice, opts metav1.CreateOptions) (*resourceapi.ResourceSlice, error) {
+	if len(slice.GenerateName) > keptOfGenerateName {
+		slice = slice.DeepCopy()
+		slice.GenerateName = slice.GenerateName[:keptOfGenerateName]
+	}
 	stored, err := s.ResourceSliceInterface.Create(ctx, slice, opts)
 	if err == nil {
 		s.wrote("create")
