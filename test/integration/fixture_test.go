@@ -60,7 +60,7 @@ func newNamedNode(t *testing.T, name, profile string) *node {
 			t.Error(err)
 		}
 	})
-	n := &node{Node: machine, namespace: "test-" + strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))}
+	n := &node{Node: machine, namespace: dns(t.Name())}
 	n.namespace = strings.TrimRight(n.namespace[:min(len(n.namespace), 50)], "-") + fmt.Sprintf("-%d", nodes.Add(1))
 	if n.devices, err = machine.DeviceNames(); err != nil {
 		t.Fatal(err)
@@ -247,7 +247,8 @@ func metric(t *testing.T, p *plugin.Plugin, ok func(float64) bool, name string, 
 	})
 }
 
-func equal(want float64) func(float64) bool   { return func(got float64) bool { return got == want } }
+func equal(want float64) func(float64) bool { return func(got float64) bool { return got == want } }
+
 func atLeast(want float64) func(float64) bool { return func(got float64) bool { return got >= want } }
 
 // files lists what is in a directory, without directories; nothing for one that is not there.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -52,7 +53,7 @@ func TestContainersGetTheGPUsOfTheirRequests(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := create(t, tc.claim(n.claim(strings.ReplaceAll(strings.ToLower(name), " ", "-"))))
+			c := create(t, tc.claim(n.claim(dns(name))))
 			devices, err := n.kubelet.PrepareOne(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
@@ -64,6 +65,11 @@ func TestContainersGetTheGPUsOfTheirRequests(t *testing.T) {
 			n.wantNothingLeft(t)
 		})
 	}
+}
+
+// dns makes a name of an object from that of a test.
+func dns(name string) string {
+	return regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(name), "-")
 }
 
 func TestSeveralClaimsInOneCallFailOneByOne(t *testing.T) {
@@ -156,7 +162,7 @@ func TestFieldCase12_UnknownFieldInOpaqueConfig(t *testing.T) {
 		"for partitions":    {`{"apiVersion":"switchyard.dev/v1alpha1","kind":"MIGConfig"}`, []string{"MIGConfig", "whole GPU"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := create(t, n.claim(strings.ReplaceAll(strings.ToLower(name), " ", "-")).Request("gpu", n.devices[0]).Config(tc.parameters))
+			c := create(t, n.claim(dns(name)).Request("gpu", n.devices[0]).Config(tc.parameters))
 			n.refused(t, c, append(tc.want, "request gpu")...)
 			n.wantNothingLeft(t)
 		})

@@ -60,6 +60,7 @@ func TestFieldCase02_NoPrepareComesAfterARestart(t *testing.T) {
 }
 
 func TestFieldCase03_ClaimDeletedWhileThePluginIsDown(t *testing.T) {
+	t.Parallel() // waits for half a minute until the claims count as gone
 	n := newNode(t, "hgx-h100")
 	p := n.running(t, plugin.Options{})
 	gone, kept := n.gpus(t, "gone", n.devices[0]), n.gpus(t, "kept", n.devices[1])
@@ -440,8 +441,10 @@ func TestFieldCase13c_KilledAtEveryStep(t *testing.T) {
 // A pod that is deleted while the plugin is dead gets its Unprepare later; one that never comes is
 // made up for once the claim is gone.
 func TestFieldCase13c_KilledAndTheClaimIsGone(t *testing.T) {
+	t.Parallel() // waits for half a minute until the claim counts as gone
 	for _, point := range []string{"prepare:after-checkpoint", "prepare:after-cdi", "unprepare:after-cdi-removal"} {
 		t.Run(strings.ReplaceAll(point, ":", "_"), func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t, "hgx-h100")
 			p := n.running(t, plugin.Options{})
 			c := n.gpus(t, "claim", n.devices[0])
@@ -468,17 +471,30 @@ func TestFieldCase13c_KilledAndTheClaimIsGone(t *testing.T) {
 	}
 }
 
-func TestTemporaryFilesOfAKilledPluginAreRemoved(t *testing.T) {
+// A write that is killed half way leaves ".<file>.<random>.tmp" beside the file.
+func TestFieldCase13c_TemporaryFilesAreRemoved(t *testing.T) {
 	n := newNode(t, "hgx-h100")
 	p := n.running(t, plugin.Options{})
 	c := n.gpus(t, "claim", n.devices[0])
 	n.prepare(t, c)
+	var half []string
+	for _, dir := range []string{n.CDIDir(), n.checkpointDir()} {
+		for _, name := range files(t, dir) {
+			if !strings.HasPrefix(name, ".") && !strings.Contains(name, "metadata") {
+				half = append(half, filepath.Join(dir, "."+name+".123456.tmp"))
+			}
+		}
+	}
+	if len(half) != 2 {
+		t.Fatalf("there are the files %q, want a CDI spec and a record", half)
+	}
 	n.unprepare(t, c)
 	p.Kill()
-	// Others' files must stay, however they are called.
-	foreign := filepath.Join(n.CDIDir(), ".vendor.example.com-gpu.json.tmp")
-	if err := os.WriteFile(foreign, []byte("{"), 0o644); err != nil {
-		t.Fatal(err)
+	foreign := filepath.Join(n.CDIDir(), ".vendor.example.com-gpu.json.123456.tmp") // to stay
+	for _, path := range append(half, foreign) {
+		if err := os.WriteFile(path, []byte("{"), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	n.running(t, plugin.Options{})
 	if left := n.leftovers(t); len(left) != 1 || left[0] != filepath.Base(foreign) {

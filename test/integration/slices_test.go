@@ -19,8 +19,9 @@ import (
 	"github.com/switchyard-dev/switchyard/test/harness/plugin"
 )
 
-// domainsOf lists the NVSwitch domains of published devices, each as the positions of its GPUs, in
-// the order in which the devices are published. A GPU without a domain is in none.
+// domainsOf lists the runs of published devices with the same NVSwitch domain, each as the positions
+// of its GPUs: a domain whose devices are not contiguous is there twice. A GPU without a domain is in
+// none.
 func (n *node) domainsOf(devices []resourceapi.Device) (domains [][]int, names []string) {
 	for _, device := range devices {
 		attribute, ok := device.Attributes["nvswitchDomain"]
@@ -34,6 +35,9 @@ func (n *node) domainsOf(devices []resourceapi.Device) (domains [][]int, names [
 		}
 		names = append(names, *attribute.StringValue)
 		domains = append(domains, []int{position})
+	}
+	for _, domain := range domains {
+		slices.Sort(domain) // inside a domain the order is by NUMA node
 	}
 	return domains, names
 }
@@ -138,7 +142,7 @@ func checkDevice(t *testing.T, device resourceapi.Device, hardware profile.Profi
 		want["resource.kubernetes.io/numaNode"] = fmt.Sprint(*gpu.NUMANode)
 	}
 	for name, value := range want {
-		if got := text(name); got != value {
+		if got := text(name); !strings.EqualFold(got, value) { // NVML spells brands in its own way
 			t.Errorf("GPU %d: attribute %s is %q, want %q", position, name, got, value)
 		}
 	}
@@ -316,7 +320,9 @@ func TestFabricThatIsStillFormingIsPublishedLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	complete := *state.Fabric
-	if err := n.GPUs.SetFabric(simulator.AllGPUs, simulator.FabricState{Fabric: profile.Fabric{State: profile.FabricInProgress}}); err != nil {
+	forming := complete
+	forming.State = profile.FabricInProgress
+	if err := n.GPUs.SetFabric(simulator.AllGPUs, forming); err != nil {
 		t.Fatal(err)
 	}
 	n.running(t, plugin.Options{})

@@ -141,7 +141,8 @@ func opaque(parameters string) resourceapi.DeviceConfiguration {
 	}}
 }
 
-// ReservedFor reserves the claim for a pod.
+// ReservedFor reserves the claim for a pod. A claim that is reserved for none gets a reservation for a
+// pod that is not there: the scheduler, too, reserves a claim together with its allocation.
 func (b *Builder) ReservedFor(pod *corev1.Pod) *Builder {
 	b.reservations = append(b.reservations, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
 	return b
@@ -153,6 +154,9 @@ func (b *Builder) Create(ctx context.Context, client kubernetes.Interface) (*res
 	created, err := claims.Create(ctx, &b.claim, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create claim %s/%s: %w", b.claim.Namespace, b.claim.Name, err)
+	}
+	if len(b.reservations) == 0 {
+		b.ReservedFor(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: b.claim.Name, UID: "of-" + created.UID}})
 	}
 	created.Status = resourceapi.ResourceClaimStatus{Allocation: b.allocation(), ReservedFor: b.reservations}
 	allocated, err := claims.UpdateStatus(ctx, created, metav1.UpdateOptions{})

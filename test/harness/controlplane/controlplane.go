@@ -22,6 +22,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -113,13 +114,13 @@ func (cp *ControlPlane) connect(ctx context.Context) error {
 			return false, err
 		}
 		if _, err := os.Stat(cp.caFile); err != nil {
-			return false, nil
+			return false, nil //nolint:nilerr // not there yet
 		}
 		if cp.client == nil {
 			cp.admin = cp.ConfigFor(adminToken)
 			client, err := kubernetes.NewForConfig(cp.admin)
 			if err != nil {
-				return false, nil // the certificate is being written
+				return false, nil //nolint:nilerr // the certificate is being written
 			}
 			cp.client = client
 		}
@@ -186,8 +187,8 @@ func (cp *ControlPlane) Err() error {
 // itself before.
 func (cp *ControlPlane) Stop() error {
 	err := cp.Err()
-	for i := len(cp.processes) - 1; i >= 0; i-- {
-		cp.processes[i].Kill() // there is nothing to keep, and a graceful end of the API server takes seconds
+	for _, p := range slices.Backward(cp.processes) {
+		p.Kill() // there is nothing to keep, and a graceful end of the API server takes seconds
 	}
 	return err
 }
