@@ -63,13 +63,14 @@ func checkDuplicates(results []resourceapi.DeviceRequestAllocationResult) error 
 	return nil
 }
 
-// checkConfig decodes every opaque configuration that applies to a result and returns the one that
-// counts: configuration of the claim goes before that of the class, and within one of them the last
-// goes before earlier ones. A configuration that names a parent request applies to its subrequests.
+// checkConfig decodes every opaque configuration that applies to a result, and refuses what the one that
+// counts asks for and this version cannot do: configuration of the claim goes before that of the class,
+// and within one of them the last goes before earlier ones. A configuration that names a parent request
+// applies to its subrequests.
 //
 // Every configuration that applies must be valid, also one that does not count: it is somebody's
 // mistake either way.
-func checkConfig(claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult) (*v1alpha1.GPUConfig, error) {
+func checkConfig(claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult) error {
 	config := v1alpha1.DefaultGPUConfig()
 	configs := resourceclaim.ConfigForResult(claim.Status.Allocation.Devices.Config, result)
 	slices.SortStableFunc(configs, func(a, b resourceapi.DeviceAllocationConfiguration) int {
@@ -81,19 +82,19 @@ func checkConfig(claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequ
 		}
 		decoded, err := v1alpha1.Decode(candidate.Opaque.Parameters.Raw)
 		if err != nil {
-			return nil, newError(kindInvalidConfig, "%s: %w", describeConfig(candidate, result), err)
+			return newError(kindInvalidConfig, "%s: %w", describeConfig(candidate, result), err)
 		}
 		gpuConfig, ok := decoded.(*v1alpha1.GPUConfig)
 		if !ok {
-			return nil, newError(kindInvalidConfig, "%s: kind is %s, but device %s is a whole GPU: use %s",
+			return newError(kindInvalidConfig, "%s: kind is %s, but device %s is a whole GPU: use %s",
 				describeConfig(candidate, result), decoded.GetObjectKind().GroupVersionKind().Kind, result.Device, v1alpha1.GPUConfigKind)
 		}
 		config = gpuConfig
 	}
 	if sharing := config.SharingConfig(); sharing != nil {
-		return nil, newError(kindUnsupportedConfig, "request %s: sharing with strategy %s is not supported by this version of the driver: remove the field sharing", result.Request, sharing.Strategy)
+		return newError(kindUnsupportedConfig, "request %s: sharing with strategy %s is not supported by this version of the driver: remove the field sharing", result.Request, sharing.Strategy)
 	}
-	return config, nil
+	return nil
 }
 
 func sourceRank(source resourceapi.AllocationConfigSource) int {

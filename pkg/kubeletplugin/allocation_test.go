@@ -109,7 +109,7 @@ func TestCheckConfig(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := result("gpu", "node-a", "gpu-0")
-			_, err := checkConfig(allocated([]resourceapi.DeviceRequestAllocationResult{r}, test.configs...), r)
+			err := checkConfig(allocated([]resourceapi.DeviceRequestAllocationResult{r}, test.configs...), r)
 			if (err != nil) != (len(test.errs) > 0) {
 				t.Fatalf("checkConfig = %v, want an error with %q", err, test.errs)
 			}
@@ -138,7 +138,7 @@ func TestFieldCase11_ConfigOfAParentRequestAppliesToItsSubrequests(t *testing.T)
 		t.Run(name, func(t *testing.T) {
 			claim := allocated([]resourceapi.DeviceRequestAllocationResult{r},
 				opaque(resourceapi.AllocationConfigSourceClaim, v1alpha1.DriverName, `{"kind":"Nonsense"}`, test.requests...))
-			if _, err := checkConfig(claim, r); (err != nil) != test.applies {
+			if err := checkConfig(claim, r); (err != nil) != test.applies {
 				t.Errorf("checkConfig = %v, the configuration applies: %v", err, test.applies)
 			}
 		})

@@ -37,13 +37,11 @@ func (c *conditions) set(name conditionName, message string) bool {
 	return !ok || old != message
 }
 
-// clear removes a problem and reports whether there was one.
-func (c *conditions) clear(name conditionName) bool {
+// clear removes a problem, if there is one.
+func (c *conditions) clear(name conditionName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, ok := c.problem[name]
 	delete(c.problem, name)
-	return ok
 }
 
 // problems lists the problems as "name: message", sorted.

@@ -40,8 +40,7 @@ func newError(kind errorKind, format string, args ...any) error {
 }
 
 func kindOf(err error) errorKind {
-	var known *kindError
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*kindError](err); ok {
 		return known.kind
 	}
 	return kindOther

@@ -62,7 +62,7 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 		return nil, err
 	}
 	for _, result := range results {
-		if _, err := checkConfig(claim, result); err != nil {
+		if err := checkConfig(claim, result); err != nil {
 			return nil, err
 		}
 		if err := checkDevice(result, seen); err != nil {

@@ -5,6 +5,7 @@ package kubeletplugin
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -79,7 +80,7 @@ func (m *testMachine) run(podUID types.UID, change ...func(*Config)) *runningPlu
 func (p *runningPlugin) register() {
 	p.t.Helper()
 	conn := must[*grpc.ClientConn](p.t)(dial(registrationSocket(p.config)))
-	defer conn.Close() //nolint:errcheck // a connection for reading
+	defer conn.Close()
 	client := registerpb.NewRegistrationClient(conn)
 	info := must[*registerpb.PluginInfo](p.t)(client.GetInfo(p.t.Context(), &registerpb.InfoRequest{}))
 	if info.GetName() != v1alpha1.DriverName || info.GetEndpoint() != serviceSocket(p.config) {
@@ -366,7 +367,7 @@ func TestPublishErrorsAreTold(t *testing.T) {
 		var cause error
 		p.cancel = func(err error) { cause = err }
 		p.HandleError(p.ctx, errTest, "DRA gRPC server failed")
-		if cause != errTest {
+		if !errors.Is(cause, errTest) {
 			t.Errorf("ended with %v", cause)
 		}
 	})

@@ -130,25 +130,7 @@ func (o *Options) Validate() error {
 	if strings.ContainsAny(o.PodUID, "/ ") {
 		fail("pod-uid", "%q is no UID: set the environment variable POD_UID from the field metadata.uid", o.PodUID)
 	}
-	for _, dir := range []struct{ flag, path string }{
-		{"plugin-dir", o.PluginDir},
-		{"registry-dir", o.RegistryDir},
-		{"cdi-dir", o.CDIDir},
-		{"driver-root", o.DriverRoot},
-		{"sysfs-root", o.SysfsRoot},
-		{"boot-id-file", o.BootIDFile},
-	} {
-		if !filepath.IsAbs(dir.path) {
-			fail(dir.flag, "%q must be an absolute path", dir.path)
-		}
-	}
-	for _, dir := range []struct{ flag, path string }{
-		{"driver-root-mount", o.DriverRootMount}, {"dev-root", o.DevRoot}, {"cdi-hook-path", o.CDIHookPath},
-	} {
-		if dir.path != "" && !filepath.IsAbs(dir.path) {
-			fail(dir.flag, "%q must be an absolute path, or empty for the default", dir.path)
-		}
-	}
+	o.validatePaths(fail)
 	if o.DiscoveryInterval < time.Second {
 		fail("discovery-interval", "%v is too short: use 1s or more", o.DiscoveryInterval)
 	}
@@ -174,6 +156,30 @@ func (o *Options) Validate() error {
 		fail("registry-dir", "%s is no directory here: mount the kubelet's plugins_registry directory at the same path, or name the one of a kubelet with another --root-dir", o.RegistryDir)
 	}
 	return errors.Join(errs...)
+}
+
+func (o *Options) validatePaths(fail func(flag, format string, args ...any)) {
+	for _, required := range []struct{ flag, path string }{
+		{"plugin-dir", o.PluginDir},
+		{"registry-dir", o.RegistryDir},
+		{"cdi-dir", o.CDIDir},
+		{"driver-root", o.DriverRoot},
+		{"sysfs-root", o.SysfsRoot},
+		{"boot-id-file", o.BootIDFile},
+	} {
+		if !filepath.IsAbs(required.path) {
+			fail(required.flag, "%q must be an absolute path", required.path)
+		}
+	}
+	for _, optional := range []struct{ flag, path string }{
+		{"driver-root-mount", o.DriverRootMount},
+		{"dev-root", o.DevRoot},
+		{"cdi-hook-path", o.CDIHookPath},
+	} {
+		if optional.path != "" && !filepath.IsAbs(optional.path) {
+			fail(optional.flag, "%q must be an absolute path, or empty for the default", optional.path)
+		}
+	}
 }
 
 // unixScheme marks an address that is the path of a Unix socket.

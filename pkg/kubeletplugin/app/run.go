@@ -51,7 +51,7 @@ type Platform interface {
 // run runs the plugin until ctx ends.
 func run(ctx context.Context, name string, o Options, platform Platform) (finalErr error) {
 	defer func() { finalErr = errors.Join(finalErr, platform.Close()) }()
-	logger := klog.FromContext(ctx).WithValues("node", o.NodeName)
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), "node", o.NodeName)
 	ctx = klog.NewContext(ctx, logger)
 	logger.Info("Starting", "command", name, "version", version.Get().GitVersion, "pod", klog.KRef(o.PodNamespace, o.PodName))
 
