@@ -69,6 +69,7 @@ test: lint verify test-unit test-integration test-e2e ## Run everything that CI 
 test-unit: deps ## Run the unit tests; pure packages must be covered to 90 %
 	@mkdir -p build
 	$(GO) test -coverprofile=build/cover.out ./...
+	$(GO) test -C test/localcluster ./...
 	@awk -v minimum=$(COVERAGE) -v packages="$(PURE)" -f test/scripts/coverage.awk build/cover.out
 
 .PHONY: test-integration
@@ -79,6 +80,7 @@ test-integration: build ## Run the tests against a real API server
 test-e2e: build ## Run the tests on a real cluster with simulated GPUs
 	$(GO) build -tags '$(TAGS),crashpoints' -o build/crashpoints/ ./cmd/switchyard-sim
 	$(GO) test -tags e2e -timeout 20m ./test/e2e/...
+	$(GO) test -C test/localcluster -tags e2e -timeout 20m ./e2e/
 
 .PHONY: lint
 lint: deps $(LINTER) ## Check style, logging calls and the direction of imports
