@@ -180,12 +180,13 @@ func (c *cluster) testDaemonSet(t *testing.T) {
 	}
 	podB := "http://" + c.kubectl("get", "pod", b, "-o", "jsonpath={.status.podIP}") + ":8080"
 	service := "http://" + c.kubectl("get", "service", "probe", "-o", "jsonpath={.spec.clusterIP}")
-	fetch := []string{"wget", "-T", "3", "-q", "-O", "-"}
+	// Not wget's own -T: with it, Debian's static busybox crashes.
+	fetch := []string{"timeout", "5", "busybox", "wget", "-q", "-O", "-"}
 	c.eventually("everyone reaches pods and services", func() error {
 		var errs []error
 		for who, enter := range map[string][]string{
-			"pod": {"kubectl", "exec", a, "-c", "probe", "--"}, "host": {"busybox"},
-			"node": {c.program, "node", "exec", "node-a", "--", "busybox"}, "control plane": {c.program, "node", "exec", "control-plane", "--", "busybox"},
+			"pod": {"kubectl", "exec", a, "-c", "probe", "--"}, "host": {},
+			"node": {c.program, "node", "exec", "node-a", "--"}, "control plane": {c.program, "node", "exec", "control-plane", "--"},
 		} {
 			for _, url := range []string{podB, service} {
 				if got, err := c.try(slices.Concat(enter, fetch, []string{url})...); err != nil || !strings.HasPrefix(got, "node-") {
