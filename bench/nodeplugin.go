@@ -83,9 +83,11 @@ func (n *gpuNode) start(ctx context.Context) (*plugin.Plugin, time.Duration, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	ctx, cancel = p.While(ctx)
+	defer cancel()
 	if _, err := n.kubelet.WaitRegistered(ctx, p.Started()); err != nil {
 		p.Kill()
-		return nil, 0, errors.Join(err, p.Err(), errors.New(p.Tail(10)))
+		return nil, 0, err
 	}
 	if err := n.kubelet.Ping(ctx); err != nil {
 		p.Kill()

@@ -106,8 +106,10 @@ func (n *node) start(t *testing.T, options plugin.Options) *plugin.Plugin {
 	t.Cleanup(p.Kill)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	ctx, cancel = p.While(ctx)
+	defer cancel()
 	if _, err := n.kubelet.WaitRegistered(ctx, p.Started()); err != nil {
-		t.Fatalf("%v\n%v\n%s", err, p.Err(), p.Tail(20))
+		t.Fatal(err)
 	}
 	return p
 }

@@ -242,7 +242,7 @@ func (k *Kubelet) WaitRegistered(ctx context.Context, since time.Time) (Registra
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return Registration{}, errors.Join(fmt.Errorf("no plugin of %s registered: %w", k.driver, ctx.Err()), refused)
+			return Registration{}, errors.Join(fmt.Errorf("no plugin of %s registered: %w", k.driver, context.Cause(ctx)), refused)
 		}
 	}
 }

@@ -97,6 +97,20 @@ func (p *Process) Err() error {
 	return fmt.Errorf("%s ended by itself (%v), its last output:\n%s", p.name, p.cmd.ProcessState, p.Tail(20))
 }
 
+// While returns a context that ends with ctx, and as soon as the process ends, with its Err as the
+// cause: nobody has to wait for what a dead process will not do.
+func (p *Process) While(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-p.done:
+			cancel(p.Err())
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
 // ExitState tells how the process ended; nil while it runs.
 func (p *Process) ExitState() *os.ProcessState {
 	select {
