@@ -95,7 +95,7 @@ func TestFieldCase05_DamageIsMovedAsideAndReported(t *testing.T) {
 		}, NotRegular, "no such device"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, err := os.MkdirTemp("", "q") //nolint:usetesting // Its path has to be short, for the socket.
+			dir, err := os.MkdirTemp("", "q") // its path has to be short, for the socket
 			if err != nil {
 				t.Fatal(err)
 			}
