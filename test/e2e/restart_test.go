@@ -111,7 +111,11 @@ func TestFieldCase01_RebootPreparesAgain(t *testing.T) {
 // Field case 13b: the CDI spec is deleted under a running pod; its container's restart brings it back.
 func TestFieldCase13b_DeletedSpecComesBack(t *testing.T) {
 	s := newSpace(t)
-	want := s.single("restarted", "node-a", "2")
+	mortal := container("work", uses("gpu"))
+	mortal.Command = []string{"sh", "-c", "while [ ! -e /tmp/end ]; do sleep 0.2; done"}
+	s.claim("restarted", claimSpec([]resourceapi.DeviceRequest{request("gpu", 1, onIndex("2"))}))
+	s.run(withClaims(pod("restarted", "node-a", mortal), map[string]string{"gpu": "restarted"}))
+	want := nodesOf(s.allocated("restarted"))
 	uid := s.claimUID("restarted")
 	specs := s.on("node-a", "ls "+cdiDir+" | grep "+uid)
 	s.on("node-a", "rm -f "+cdiDir+"/*"+uid+"*")
@@ -120,7 +124,7 @@ func TestFieldCase13b_DeletedSpecComesBack(t *testing.T) {
 		out, err := the.NodeExec(ctx, "node-a", "sh", "-c", "ls "+cdiDir+" | grep "+uid+" || true")
 		return strings.TrimSpace(out) == specs, err
 	}))
-	s.exec("restarted", "kill", "1")
+	s.exec("restarted", "touch", "/tmp/end")
 	s.must(the.Until(s.ctx, patience, "the container to run again", func(ctx context.Context) (bool, error) {
 		p, err := the.Pod(ctx, s.name, "restarted")
 		return err == nil && cluster.Running(p) && p.Status.ContainerStatuses[0].RestartCount > 0, err
