@@ -2,6 +2,8 @@
 
 GO    ?= go
 SHELL := bash -o pipefail
+# Versions are stamped below; Go's own stamp would link everything anew at each commit.
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
