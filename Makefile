@@ -8,7 +8,7 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=false
 .NOTPARALLEL:
 
 # Programs panic when they start with a version that is none (component-base/metrics), such as a bare commit.
-VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || echo v0.0.0-$$(git describe --always --dirty 2>/dev/null || echo unknown))
+VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || echo v0.0.0-g$$(git describe --always --dirty 2>/dev/null || echo unknown))
 COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null)
 # The commit's time, not now's: the same source gives the same bytes.
 DATE    ?= $(shell TZ=UTC0 git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
