@@ -9,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,12 +53,18 @@ func newMachine(t *testing.T, gpuCount int) *testMachine {
 		clock:    clocktesting.NewFakeClock(time.Now()),
 		events:   record.NewFakeRecorder(100),
 	}
-	created := 0
-	m.client.PrependReactor("create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
-		// What the API server does, and the fake does not.
-		created++
-		slice := action.(k8stesting.CreateAction).GetObject().(*resourceapi.ResourceSlice)
-		slice.Name, slice.UID = fmt.Sprintf("%s%d", slice.GenerateName, created), types.UID(fmt.Sprintf("slice-%d", created))
+	// What the API server does to a ResourceSlice, and the fake does not.
+	var writes atomic.Int64
+	m.client.PrependReactor("*", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		written, ok := action.(k8stesting.CreateAction) // or an update, which has the same methods
+		if !ok {
+			return false, nil, nil
+		}
+		slice := written.GetObject().(*resourceapi.ResourceSlice)
+		slice.ResourceVersion = strconv.FormatInt(1000+writes.Add(1), 10)
+		if slice.Name == "" {
+			slice.Name, slice.UID = slice.GenerateName+slice.ResourceVersion, types.UID("slice-"+slice.ResourceVersion)
+		}
 		return false, nil, nil
 	})
 	if err := os.Mkdir(filepath.Join(m.dir, "r"), 0o755); err != nil {

@@ -28,6 +28,8 @@ const (
 	apiReconcileRounds = 10
 	// reconcileParallelism bounds the questions to the API server at the same time.
 	reconcileParallelism = 4
+	// reconcileTimeout bounds one round: an API server may accept a request and never answer.
+	reconcileTimeout = time.Minute
 	// reconcileMinPause separates rounds that were asked for, and is the first wait after an error.
 	reconcileMinPause = time.Second
 )
@@ -99,19 +101,25 @@ func (d *Driver) requestReconcile(askAPI bool) {
 // reconcile does one round and returns how long to wait for the next.
 func (r *reconciler) reconcile(ctx context.Context) time.Duration {
 	logger := klog.FromContext(ctx)
+	bounded, cancel := context.WithTimeout(ctx, reconcileTimeout)
+	defer cancel()
 	askAPI := r.askAPI.Swap(false) || r.round%apiReconcileRounds == 0 || len(r.suspects) > 0 || r.failures > 0
 	r.round++
 
 	var errs []error
 	if !r.rebuiltOnce || r.damaged.Load() {
-		errs = append(errs, r.rebuild(ctx))
+		errs = append(errs, r.rebuild(bounded))
 	}
 	if askAPI {
-		errs = append(errs, r.unprepareOrphans(ctx))
+		errs = append(errs, r.unprepareOrphans(bounded))
 	}
-	errs = append(errs, r.removeStray(), r.ensureSpecs(ctx))
+	if r.rebuiltOnce && !r.damaged.Load() {
+		// Before, a spec without a record may be that of a running pod whose record is damaged.
+		errs = append(errs, r.removeStray(bounded))
+	}
+	errs = append(errs, r.ensureSpecs(bounded))
 	if ctx.Err() != nil {
-		return 0
+		return 0 // shutting down: what failed because of that is no news
 	}
 
 	if err := errors.Join(errs...); err != nil {
@@ -222,11 +230,11 @@ func whyNotHeld(claim *resourceapi.ResourceClaim, uid types.UID, pool string) st
 }
 
 // removeStray removes CDI specs and device metadata of claims that have no record.
-func (r *reconciler) removeStray() error {
+func (r *reconciler) removeStray(ctx context.Context) error {
 	uids, err := r.config.Specs.Claims()
 	errs := []error{err}
 	for _, uid := range uids {
-		removed, err := r.removeStraySpec(uid)
+		removed, err := r.removeStraySpec(ctx, uid)
 		errs = append(errs, err)
 		if removed {
 			r.metrics.reconciled.WithLabelValues(actionSpecRemoved).Inc()
@@ -235,12 +243,10 @@ func (r *reconciler) removeStray() error {
 	return errors.Join(append(errs, r.metadata.sweep(r.isPrepared))...)
 }
 
-func (r *reconciler) removeStraySpec(uid types.UID) (removed bool, err error) {
+func (r *reconciler) removeStraySpec(ctx context.Context, uid types.UID) (removed bool, err error) {
 	if r.isPrepared(uid) {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
-	defer cancel()
 	unlock, err := r.lockClaim(ctx, uid)
 	if err != nil {
 		return false, err

@@ -163,6 +163,9 @@ func TestFieldCase05_CorruptRecordIsRebuiltFromTheAPI(t *testing.T) {
 		t.Fatal("claims may be prepared before the damaged records are rebuilt")
 	default:
 	}
+	if !m.specs.has(running.UID) {
+		t.Error("the CDI spec of the running pod is gone before its record is rebuilt")
+	}
 	apiDown = false
 	p.reconciler.reconcile(p.ctx)
 	m.expectEvent("ClaimAdopted", "default/running")

@@ -37,15 +37,15 @@ func NewCommand(name string, open func(Options) (Platform, error)) *cobra.Comman
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := options.Validate(); err != nil {
+				return err
+			}
 			gate, err := featureGate()
 			if err != nil {
 				return err
 			}
 			if err := logsapi.ValidateAndApply(options.Logging, gate); err != nil {
 				return fmt.Errorf("logging flags: %w", err)
-			}
-			if err := options.Validate(); err != nil {
-				return err
 			}
 			platform, err := open(*options)
 			if err != nil {
