@@ -5,7 +5,6 @@ package cdi
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -24,8 +23,18 @@ const (
 	specSuffix = ".json"
 )
 
-// validUID is what may be in a file name and in a CDI device name. Kubernetes UIDs are UUIDs.
-var validUID = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]{0,126}[A-Za-z0-9])?$`)
+// validUID reports whether a UID may be in a file name and in a CDI device name: 1 to 128 letters,
+// digits, '-' or '_', a letter or digit first and last. Kubernetes UIDs are UUIDs. (Not a regular
+// expression: compiling one is milliseconds of the plugin's start.)
+func validUID(uid string) bool {
+	for i, c := range []byte(uid) {
+		alphanumeric := '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z'
+		if !alphanumeric && (i == 0 || i == len(uid)-1 || c != '-' && c != '_') {
+			return false
+		}
+	}
+	return 0 < len(uid) && len(uid) <= 128
+}
 
 // ClaimDevice is one device of a claim.
 type ClaimDevice struct {
@@ -52,7 +61,7 @@ func QualifiedName(claim types.UID, device ClaimDevice) string {
 }
 
 func validateNames(claim types.UID, devices []ClaimDevice) error {
-	if !validUID.MatchString(string(claim)) {
+	if !validUID(string(claim)) {
 		return fmt.Errorf("claim UID %q: must be 1 to 128 letters, digits, '-' or '_'", claim)
 	}
 	for _, device := range devices {
@@ -75,5 +84,5 @@ func specName(claim types.UID) string {
 func claimOf(name string) (types.UID, bool) {
 	rest, ours := strings.CutPrefix(name, cdi.GenerateTransientSpecName(Vendor, Class, ""))
 	uid, spec := strings.CutSuffix(rest, specSuffix)
-	return types.UID(uid), ours && spec && validUID.MatchString(uid)
+	return types.UID(uid), ours && spec && validUID(uid)
 }

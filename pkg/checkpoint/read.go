@@ -49,7 +49,7 @@ func (s *Store) syncAll() error {
 	var errs []error
 	for _, name := range names {
 		base, ok := strings.CutSuffix(name, fileSuffix)
-		if !ok || !validUID.MatchString(base) {
+		if !ok || !validUID(base) {
 			continue // Not ours.
 		}
 		uid := types.UID(base)

@@ -109,7 +109,7 @@ func (s *Store) Close() error { return s.dirLock.close() }
 // Get returns the record of a claim as it is on disk now. A record that is found damaged is moved
 // aside, and the claim has none.
 func (s *Store) Get(uid types.UID) (Record, bool) {
-	if !validUID.MatchString(string(uid)) {
+	if !validUID(string(uid)) {
 		return Record{}, false
 	}
 	s.mu.RLock()
@@ -247,7 +247,7 @@ func (s *Store) restore(uid types.UID, before *Record) error {
 
 // Delete forgets a claim, durably. A claim without a record is no error.
 func (s *Store) Delete(uid types.UID) error {
-	if !validUID.MatchString(string(uid)) {
+	if !validUID(string(uid)) {
 		return nil // No such record can exist.
 	}
 	err := s.remove(uid)
