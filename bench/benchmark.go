@@ -14,6 +14,7 @@ import (
 // here.
 func benchmarks() []Benchmark {
 	return slices.Concat(
+		machineSpeed(),
 		nodePluginCalls(),
 		nodePluginStart(),
 		nodePluginMemory(),
