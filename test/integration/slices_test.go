@@ -8,11 +8,14 @@ package integration
 import (
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/switchyard-dev/switchyard/pkg/simulator"
 	"github.com/switchyard-dev/switchyard/pkg/simulator/profile"
@@ -158,6 +161,49 @@ func checkDevice(t *testing.T, device resourceapi.Device, hardware profile.Profi
 	if got := device.Capacity["multiprocessors"].Value; got.Value() != int64(hardware.Product.Multiprocessors) {
 		t.Errorf("GPU %d: multiprocessors are %s, want %d", position, got.String(), hardware.Product.Multiprocessors)
 	}
+}
+
+// A node with twice the GPUs of an HGX board in one domain: more than any machine that there is a
+// profile of.
+func TestSixteenGPUs(t *testing.T) {
+	hardware, err := profile.Load("hgx-h100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hardware.Name = "sixteen"
+	for i, gpu := range hardware.GPUs {
+		gpu.BusID = strings.Replace(gpu.BusID, "0000:", "0001:", 1)
+		gpu.PCIeRoot = strings.Replace(gpu.PCIeRoot, "pci0000:", "pci0001:", 1)
+		gpu.Bridges = nil
+		gpu.ModuleID = 0
+		hardware.GPUs[i].ModuleID = 0
+		hardware.GPUs = append(hardware.GPUs, gpu)
+	}
+	for i := range hardware.NVLink.Switches {
+		hardware.NVLink.Switches[i].GPUs = nil
+		for gpu := range hardware.GPUs {
+			hardware.NVLink.Switches[i].GPUs = append(hardware.NVLink.Switches[i].GPUs, gpu)
+		}
+	}
+	text, err := yaml.Marshal(hardware)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "sixteen.yaml")
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+
+	n := newNode(t, path)
+	n.running(t, plugin.Options{})
+	all := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+	n.wantDomains(t, all)
+	c := n.gpus(t, "claim", n.devices...)
+	if got := n.sees(t, n.prepare(t, c)...); len(got) != 16 {
+		t.Errorf("a container with all GPUs sees %q", got)
+	}
+	n.unprepare(t, c)
+	n.wantNothingLeft(t)
 }
 
 func TestDevicesAreContiguousByDomain(t *testing.T) {
