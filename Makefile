@@ -37,7 +37,7 @@ COVERAGE := 90
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "; print "Usage: make TARGET"} \
 		/^##@/ {printf "\n%s\n", substr($$0, 5)} \
-		/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+		/^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: deps ## Build the programs into bin/
