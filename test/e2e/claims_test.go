@@ -91,7 +91,7 @@ func TestInitContainerSeesTheGPU(t *testing.T) {
 	s.wantGPUs("init", "main", nil)
 }
 
-// allNodeB takes every GPU of node-b.
+// Mode All takes every GPU of the node, without a count.
 func TestAllocationModeAll(t *testing.T) {
 	s := newSpace(t)
 	r := request("all", 0)
