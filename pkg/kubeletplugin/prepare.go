@@ -102,6 +102,8 @@ func (d *Driver) commit(record checkpoint.Record) ([]string, error) {
 			return nil, err
 		}
 		crashAt(crashAfterCheckpoint)
+	} else {
+		d.names.add(stored) // another process may have written it
 	}
 	names, err := d.config.Specs.WriteClaim(record.ClaimUID, devices)
 	if err != nil {

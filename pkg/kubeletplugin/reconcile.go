@@ -139,62 +139,76 @@ func (r *reconciler) reconcile(ctx context.Context) time.Duration {
 // as allocated here, for the grace period.
 func (r *reconciler) unprepareOrphans(ctx context.Context) error {
 	var mu sync.Mutex
-	gone := make(map[types.UID]string)
+	answers := make(map[types.UID]string)
 	var group errgroup.Group
 	group.SetLimit(reconcileParallelism)
-	records := r.store.List()
+	records := r.records()
 	for _, record := range records {
 		group.Go(func() error {
 			reason, err := r.whyGone(ctx, record)
 			if err != nil {
 				return err
 			}
-			if reason != "" {
-				mu.Lock()
-				defer mu.Unlock()
-				gone[record.ClaimUID] = reason
-			}
+			mu.Lock()
+			defer mu.Unlock()
+			answers[record.ClaimUID] = reason
 			return nil
 		})
 	}
-	err := group.Wait()
+	errs := []error{group.Wait()}
 
 	now := r.clock.Now()
-	for uid := range r.suspects {
-		if _, still := gone[uid]; !still && err == nil {
-			delete(r.suspects, uid)
-		}
-	}
-	errs := []error{err}
+	before := r.suspects
+	r.suspects = make(map[types.UID]time.Time)
 	for _, record := range records {
-		reason, isGone := gone[record.ClaimUID]
-		if !isGone {
+		since, suspected := before[record.ClaimUID]
+		reason, answered := answers[record.ClaimUID]
+		if !answered {
+			if suspected {
+				r.suspects[record.ClaimUID] = since // nothing new is known
+			}
 			continue
 		}
-		since, suspected := r.suspects[record.ClaimUID]
+		if reason == "" {
+			continue
+		}
 		if !suspected {
 			since = now
-			r.suspects[record.ClaimUID] = now
 		}
+		r.suspects[record.ClaimUID] = since
 		if now.Sub(since) < r.config.OrphanGrace {
 			continue
 		}
-		if err := r.unprepareOrphan(ctx, record); err != nil {
+		done, err := r.unprepareOrphan(ctx, record)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("unprepare claim %s/%s: %w", record.Namespace, record.Name, err))
 			continue
 		}
 		delete(r.suspects, record.ClaimUID)
+		if !done {
+			continue
+		}
 		r.metrics.reconciled.WithLabelValues(actionUnprepared).Inc()
 		klog.FromContext(ctx).Info("Unprepared a claim that the kubelet did not", "claim", klog.KRef(record.Namespace, record.Name), "claimUID", record.ClaimUID, "reason", reason)
 	}
 	return errors.Join(errs...)
 }
 
-func (r *reconciler) unprepareOrphan(ctx context.Context, record checkpoint.Record) error {
-	if err := r.unprepareClaim(ctx, record.ClaimUID); err != nil {
-		return err
+// unprepareOrphan takes the devices of a claim back, unless it is held again: another pod may have got
+// it, and prepared it, since the API server was asked. So it is asked once more, with Prepare locked out.
+func (r *reconciler) unprepareOrphan(ctx context.Context, record checkpoint.Record) (done bool, err error) {
+	unlock, err := r.lockClaim(ctx, record.ClaimUID)
+	if err != nil {
+		return false, err
 	}
-	return r.metadata.remove(record.Namespace, record.Name, record.ClaimUID)
+	defer unlock()
+	if reason, err := r.whyGone(ctx, record); err != nil || reason == "" {
+		return false, err
+	}
+	if err := r.unprepareLocked(record.ClaimUID); err != nil {
+		return false, err
+	}
+	return true, r.metadata.remove(record.Namespace, record.Name, record.ClaimUID)
 }
 
 // whyGone asks the API server about a record's claim and says why its devices are not its own any
@@ -240,11 +254,12 @@ func (r *reconciler) removeStray(ctx context.Context) error {
 			r.metrics.reconciled.WithLabelValues(actionSpecRemoved).Inc()
 		}
 	}
-	return errors.Join(append(errs, r.metadata.sweep(r.isPrepared))...)
+	_ = r.records() // sweeping must know of the claims that another plugin process prepared
+	return errors.Join(append(errs, r.metadata.sweep(r.mayBePrepared))...)
 }
 
 func (r *reconciler) removeStraySpec(ctx context.Context, uid types.UID) (removed bool, err error) {
-	if r.isPrepared(uid) {
+	if r.mayBePrepared(uid) {
 		return false, nil
 	}
 	unlock, err := r.lockClaim(ctx, uid)
@@ -252,7 +267,7 @@ func (r *reconciler) removeStraySpec(ctx context.Context, uid types.UID) (remove
 		return false, err
 	}
 	defer unlock()
-	if r.isPrepared(uid) {
+	if r.mayBePrepared(uid) {
 		return false, nil
 	}
 	if err := r.config.Specs.RemoveClaim(uid); err != nil {
@@ -271,6 +286,12 @@ func (r *reconciler) isPrepared(uid types.UID) bool {
 	return ok
 }
 
+// mayBePrepared reports whether the claim has a record, or may only lack it because the record was just
+// found damaged, by this very look, and is not rebuilt yet.
+func (r *reconciler) mayBePrepared(uid types.UID) bool {
+	return r.isPrepared(uid) || r.damaged.Load()
+}
+
 // ensureSpecs makes sure that the CDI specs of every prepared claim are there: the kubelet prepares
 // nothing when it restarts a container, and a spec that somebody deleted would be missed only then.
 // Before the hardware is known there is nothing to write specs from.
@@ -279,7 +300,7 @@ func (r *reconciler) ensureSpecs(ctx context.Context) error {
 		return nil
 	}
 	var errs []error
-	for _, record := range r.store.List() {
+	for _, record := range r.records() {
 		err := r.ensureSpec(ctx, record.ClaimUID)
 		if err == nil {
 			err = r.ensureMetadata(ctx, record)

@@ -4,6 +4,7 @@
 package kubeletplugin
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -57,9 +58,23 @@ func specDevices(record checkpoint.Record) []cdi.ClaimDevice {
 	return devices
 }
 
+// records lists the records as they are on disk, and makes names agree with them: in a rolling update
+// another plugin process prepares and unprepares claims too.
+func (d *Driver) records() []checkpoint.Record {
+	stale := d.names.copy()
+	records := d.store.List()
+	for _, record := range records {
+		d.names.add(record)
+		delete(stale, record.ClaimUID)
+	}
+	for uid := range stale {
+		d.names.remove(uid)
+	}
+	return records
+}
+
 // claimNames remembers the namespaces and names of the prepared claims, which the checkpoint does not
-// look up quickly. It is as good as this process's own knowledge: of what another process prepares in
-// a rolling update it does not know.
+// look up quickly. What another process does in a rolling update it learns from Driver.records.
 type claimNames struct {
 	mu     sync.Mutex
 	claims map[types.UID]types.NamespacedName
@@ -78,6 +93,12 @@ func (n *claimNames) remove(uid types.UID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.claims, uid)
+}
+
+func (n *claimNames) copy() map[types.UID]types.NamespacedName {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return maps.Clone(n.claims)
 }
 
 // has reports whether a claim of that namespace and name is prepared, under whatever UID.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	k8stesting "k8s.io/client-go/testing"
@@ -133,6 +134,114 @@ func TestFieldCase03_ClaimDeletedWhileThePluginIsDown(t *testing.T) {
 			t.Error("unprepared")
 		}
 	})
+}
+
+func TestOrphanIsKeptWhenItIsHeldAgain(t *testing.T) {
+	// lose makes the claim look deleted to the next n reads.
+	lose := func(m *testMachine, n *int) {
+		m.client.PrependReactor("get", "resourceclaims", func(action k8stesting.Action) (bool, runtime.Object, error) {
+			if *n == 0 {
+				return false, nil, nil
+			}
+			*n--
+			return true, nil, apierrors.NewNotFound(action.GetResource().GroupResource(), "a")
+		})
+	}
+
+	t.Run("another pod gets the claim between the question and the taking back", func(t *testing.T) {
+		m := newMachine(t, 1)
+		claim := m.claim("a", gpu(0))
+		p := m.ready()
+		p.mustPrepare(claim)
+		gone := 2 // the first look, and the first question of the second
+		lose(m, &gone)
+		p.reconciler.round = 0
+		p.reconciler.reconcile(p.ctx)
+		m.clock.Step(m.config().OrphanGrace)
+		p.reconciler.reconcile(p.ctx)
+		if gone != 0 {
+			t.Fatalf("%d questions less than expected", gone)
+		}
+		if !p.reconciler.isPrepared(claim.UID) || !m.specs.has(claim.UID) {
+			t.Error("a claim that a pod holds was unprepared")
+		}
+	})
+
+	t.Run("the grace period starts anew, also when another claim cannot be asked about", func(t *testing.T) {
+		m := newMachine(t, 2)
+		claim, other := m.claim("a", gpu(0)), m.claim("b", gpu(1))
+		p := m.ready()
+		p.mustPrepare(claim)
+		p.mustPrepare(other)
+		var aGone, bFails bool
+		m.client.PrependReactor("get", "resourceclaims", func(action k8stesting.Action) (bool, runtime.Object, error) {
+			switch name := action.(k8stesting.GetAction).GetName(); {
+			case name == "a" && aGone:
+				return true, nil, apierrors.NewNotFound(action.GetResource().GroupResource(), name)
+			case name == "b" && bFails:
+				return true, nil, errTest
+			}
+			return false, nil, nil
+		})
+		aGone = true
+		p.reconciler.round = 0
+		p.reconciler.reconcile(p.ctx)
+		aGone, bFails = false, true
+		p.reconciler.reconcile(p.ctx)
+		m.clock.Step(m.config().OrphanGrace)
+		aGone, bFails = true, false
+		p.reconciler.reconcile(p.ctx)
+		if !p.reconciler.isPrepared(claim.UID) {
+			t.Error("unprepared at once: the grace period was counted from when the claim was gone before")
+		}
+	})
+}
+
+func TestSpecStaysWhenItsRecordIsFoundDamaged(t *testing.T) {
+	m := newMachine(t, 1)
+	claim := m.claim("running", gpu(0))
+	m.pod("running", true)
+	p := m.ready()
+	p.mustPrepare(claim)
+	path := filepath.Join(m.config().PluginDir, checkpointDirName, string(claim.UID)+".json")
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.reconciler.removeStray(p.ctx); err != nil {
+		t.Fatal(err)
+	}
+	m.expectEvent("CheckpointCorrupt", string(claim.UID))
+	if !m.specs.has(claim.UID) {
+		t.Error("the CDI spec of the running pod is gone before its record is rebuilt")
+	}
+	p.reconciler.reconcile(p.ctx)
+	if !p.reconciler.isPrepared(claim.UID) {
+		t.Error("the record is not rebuilt")
+	}
+}
+
+func TestSweepSparesWhatAnotherProcessPrepared(t *testing.T) {
+	m := newMachine(t, 1)
+	old, successor := m.ready(), m.ready()
+	claim := m.claim("a", gpu(0))
+	old.mustPrepare(claim)
+	directory := filepath.Join(m.config().PluginDir, metadataDirName, "default_a")
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := successor.reconciler.removeStray(successor.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(directory); err != nil {
+		t.Errorf("the device metadata of a claim that the old plugin prepared: %v", err)
+	}
+	old.mustUnprepare(claim)
+	if err := successor.reconciler.removeStray(successor.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(directory); !os.IsNotExist(err) {
+		t.Errorf("the device metadata of a claim that the old plugin unprepared is still there: %v", err)
+	}
 }
 
 func TestFieldCase05_CorruptRecordIsRebuiltFromTheAPI(t *testing.T) {

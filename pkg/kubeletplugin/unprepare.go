@@ -42,6 +42,11 @@ func (d *Driver) unprepareClaim(ctx context.Context, uid types.UID) error {
 		return err
 	}
 	defer unlock()
+	return d.unprepareLocked(uid)
+}
+
+// unprepareLocked is unprepareClaim for a claim that is locked.
+func (d *Driver) unprepareLocked(uid types.UID) error {
 	crashAt(crashBeforeUnprepare)
 	if err := d.config.Specs.RemoveClaim(uid); err != nil {
 		return newError(kindCDI, "%w", err)
