@@ -94,9 +94,11 @@ func (n *node) join(t *testing.T) (err error) {
 // start runs the plugin and waits until the kubelet has registered it.
 func (n *node) start(t *testing.T, options plugin.Options) *plugin.Plugin {
 	t.Helper()
-	var err error
-	if options.Binary, err = program(); err != nil {
-		t.Fatal(err)
+	if options.Binary == "" {
+		var err error
+		if options.Binary, err = program(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	options.Args = append([]string{"--discovery-interval=1s", "--reconcile-interval=1s", "-v=4"}, options.Args...)
 	p, err := n.Start(options)

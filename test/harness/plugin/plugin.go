@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,8 +24,10 @@ func deviceName(gpuUUID string) string { return strings.ToLower(gpuUUID) }
 
 // Options say which plugin to run and how.
 type Options struct {
-	// Binary is the program: switchyard-sim.
+	// Binary is the program: switchyard-sim or, with DriverRoot, switchyard-kubelet-plugin.
 	Binary string
+	// DriverRoot makes the plugin load NVML from below a directory instead of simulating it.
+	DriverRoot string
 	// PodUID makes the plugin one that may overlap with another (rolling update).
 	PodUID string
 	// Args are added to the flags.
@@ -46,9 +49,11 @@ func (n *Node) Start(o Options) (*Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{
-		"plugin",
-		"--sim-dir=" + n.SimDir(),
+	hardware := []string{"plugin", "--sim-dir=" + n.SimDir()}
+	if o.DriverRoot != "" {
+		hardware = []string{"--driver-root=" + o.DriverRoot, "--sysfs-root=" + n.GPUs.SysfsRoot()}
+	}
+	args := slices.Concat(hardware, []string{
 		"--node-name=" + n.Name,
 		"--kubeconfig=" + n.Kubeconfig(),
 		"--plugin-dir=" + n.PluginDir(),
@@ -57,7 +62,7 @@ func (n *Node) Start(o Options) (*Plugin, error) {
 		"--boot-id-file=" + n.bootIDFile(),
 		"--metrics-address=" + address,
 		"--grpc-health-address=0",
-	}, o.Args...)
+	}, o.Args)
 	if o.PodUID != "" {
 		args = append(args, "--pod-uid="+o.PodUID)
 	}

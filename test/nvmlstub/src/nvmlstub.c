@@ -148,6 +148,13 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
     return NVML_SUCCESS;
 }
 
+// Real libraries answer this, whether or not the GPU has MIG.
+nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is) {
+    (void)device;
+    *is = 0;
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor) {
     *minor = device.handle->index;
     return NVML_SUCCESS;

@@ -28,8 +28,8 @@ func (a *app) imageBuild() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build --tag NAME:TAG --output FILE [PROGRAM...]",
 		Short: "Pack programs with their shared libraries, and other files, into a docker archive",
-		Example: `  localcluster image build --tag localhost/switchyard:dev --output switchyard.tar \\
-    --entrypoint /usr/bin/switchyard-node --file profiles:/etc/switchyard/profiles build/switchyard-node`,
+		Example: `  localcluster image build --tag localhost/switchyard:dev --output switchyard.tar \
+    --file profiles:/etc/switchyard/profiles bin/switchyard-kubelet-plugin`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			entries, err := image.Binaries(args...)
 			if err != nil {
