@@ -44,12 +44,15 @@ func (c *conditions) clear(name conditionName) {
 	delete(c.problem, name)
 }
 
-// problems lists the problems as "name: message", sorted.
-func (c *conditions) problems() []string {
+// problems lists the problems as "name: message", sorted, without those of the excluded names.
+func (c *conditions) problems(exclude ...string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	list := make([]string, 0, len(c.problem))
 	for name, message := range c.problem {
+		if slices.Contains(exclude, string(name)) {
+			continue
+		}
 		list = append(list, string(name)+": "+message)
 	}
 	slices.Sort(list)

@@ -26,20 +26,20 @@ const (
 )
 
 // NewHTTPHandler serves /metrics, /healthz and /readyz. A check that fails answers 503 and says why in
-// the body.
+// the body. As with Kubernetes' own programs, /readyz?exclude=NAME leaves a check aside.
 func NewHTTPHandler(d *Driver, gatherer prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", checkHandler(d.Live))
-	mux.HandleFunc("GET /readyz", checkHandler(d.Ready))
+	mux.HandleFunc("GET /healthz", checkHandler(func(r *http.Request) error { return d.Live(r.Context()) }))
+	mux.HandleFunc("GET /readyz", checkHandler(func(r *http.Request) error { return d.Ready(r.Context(), r.URL.Query()["exclude"]...) }))
 	return mux
 }
 
-func checkHandler(check func(context.Context) error) http.HandlerFunc {
+func checkHandler(check func(*http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		if err := check(r.Context()); err != nil {
+		if err := check(r); err != nil {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = fmt.Fprintln(w, err) // a client that went away is no problem of ours
 			return

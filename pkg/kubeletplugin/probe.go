@@ -54,9 +54,10 @@ func (d *Driver) Live(ctx context.Context) error {
 	return nil
 }
 
-// Ready reports what keeps this node's GPUs from being used by new pods: nil when nothing does.
-func (d *Driver) Ready(context.Context) error {
-	problems := d.conditions.problems()
+// Ready reports what keeps this node's GPUs from being used by new pods: nil when nothing does, the
+// checks named in exclude left aside.
+func (d *Driver) Ready(_ context.Context, exclude ...string) error {
+	problems := d.conditions.problems(exclude...)
 	if len(problems) == 0 {
 		return nil
 	}

@@ -335,6 +335,9 @@ func TestFieldCase07_UnprepareWithoutNVML(t *testing.T) {
 		if err := p.Ready(t.Context()); err == nil || !containsAll(err.Error(), []string{"discovery", errTest.Error()}) {
 			t.Errorf("Ready = %v, want it to say why", err)
 		}
+		if err := p.Ready(t.Context(), "discovery"); err != nil && containsAll(err.Error(), []string{"discovery"}) {
+			t.Errorf("Ready without discovery = %v", err)
+		}
 		m.expectEvent("NVMLUnavailable", errTest.Error())
 		p.reconciler.finishRebuild()
 		p.mustRefuse(m.claim("b", gpu(1)), gpu(1), "Lost", errTest.Error())

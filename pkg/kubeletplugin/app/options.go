@@ -48,6 +48,7 @@ type Options struct {
 
 	DiscoveryInterval time.Duration
 	ReconcileInterval time.Duration
+	OrphanGrace       time.Duration
 
 	MetricsAddress    string
 	GRPCHealthAddress string
@@ -76,6 +77,7 @@ func NewOptions(getenv func(string) string) *Options {
 
 		DiscoveryInterval: 10 * time.Second,
 		ReconcileInterval: time.Minute,
+		OrphanGrace:       2 * time.Minute,
 
 		MetricsAddress:    ":8080",
 		GRPCHealthAddress: ":51515",
@@ -109,6 +111,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.DiscoveryInterval, "discovery-interval", o.DiscoveryInterval, "Time between two looks at the hardware.")
 	fs.DurationVar(&o.ReconcileInterval, "reconcile-interval", o.ReconcileInterval, "Time between two comparisons of what is prepared here with what the API server says.")
 
+	fs.DurationVar(&o.OrphanGrace, "orphan-grace", o.OrphanGrace, "How long a claim that the kubelet has not unprepared must be gone from the API server before its GPUs are given back. A pod that was deleted by force may run on for its termination grace period: choose no less than the longest of your GPU pods.")
+
 	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "TCP address for /metrics, /healthz and /readyz. 0: off.")
 	fs.StringVar(&o.GRPCHealthAddress, "grpc-health-address", o.GRPCHealthAddress, "TCP address, or unix:PATH, of the gRPC health service (services liveness and readiness). 0: off.")
 
@@ -136,6 +140,9 @@ func (o *Options) Validate() error {
 	}
 	if o.ReconcileInterval < time.Second {
 		fail("reconcile-interval", "%v is too short: use 1s or more", o.ReconcileInterval)
+	}
+	if o.OrphanGrace < 0 {
+		fail("orphan-grace", "%v is negative: use 0 or more", o.OrphanGrace)
 	}
 	if o.KubeAPIQPS > 0 && o.KubeAPIBurst < 1 {
 		fail("kube-api-burst", "must be at least 1 when --kube-api-qps is positive, got %d", o.KubeAPIBurst)

@@ -31,13 +31,8 @@ import (
 	"github.com/switchyard-dev/switchyard/pkg/nvml"
 )
 
-const (
-	// orphanGrace is how long a claim must be found gone before its devices are taken back. A pod that
-	// was deleted by force may run for as long as the kubelet needs to notice and stop it.
-	orphanGrace = 30 * time.Second
-	// serverShutdownTimeout bounds how long the metrics server waits for its last requests.
-	serverShutdownTimeout = time.Second
-)
+// serverShutdownTimeout bounds how long the metrics server waits for its last requests.
+const serverShutdownTimeout = time.Second
 
 // Platform is what the node's hardware is. *nvml.Library implements it.
 type Platform interface {
@@ -77,7 +72,7 @@ func run(ctx context.Context, name string, o Options, platform Platform) (finalE
 		BootIDFile:        o.BootIDFile,
 		DiscoveryInterval: o.DiscoveryInterval,
 		ReconcileInterval: o.ReconcileInterval,
-		OrphanGrace:       orphanGrace,
+		OrphanGrace:       o.OrphanGrace,
 		KubeClient:        client,
 		Platform:          platform,
 		Specs:             specs,
