@@ -56,6 +56,8 @@ type Config struct {
 	// OrphanGrace is how long a claim must be found gone before its devices are taken back: the
 	// kubelet may still be stopping the containers of a pod that was deleted by force.
 	OrphanGrace time.Duration
+	// DeviceWait is how long a Prepare waits for a device that another claim still has; 0: not at all.
+	DeviceWait time.Duration
 
 	KubeClient kubernetes.Interface
 	Platform   Platform
@@ -83,6 +85,7 @@ func (c Config) validate() error {
 		{"DiscoveryInterval", c.DiscoveryInterval <= 0},
 		{"ReconcileInterval", c.ReconcileInterval <= 0},
 		{"OrphanGrace", c.OrphanGrace < 0},
+		{"DeviceWait", c.DeviceWait < 0},
 		{"KubeClient", c.KubeClient == nil},
 		{"Platform", c.Platform == nil},
 		{"Specs", c.Specs == nil},

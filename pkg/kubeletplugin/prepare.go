@@ -70,7 +70,7 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 		}
 	}
 
-	names, err := d.commit(newRecord(claim, results, d.bootID, seen.uuid))
+	names, err := d.commit(ctx, newRecord(claim, results, d.bootID, seen.uuid))
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 
 // commit makes a claim's record and CDI spec what they should be and returns the qualified CDI name
 // of each of its devices. The claim is locked. The order of the writes is the package's promise.
-func (d *Driver) commit(record checkpoint.Record) ([]string, error) {
+func (d *Driver) commit(ctx context.Context, record checkpoint.Record) ([]string, error) {
 	devices := specDevices(record)
 	if err := d.config.Specs.Check(devices); err != nil {
 		return nil, newError(kindCDI, "%w", err)
@@ -98,7 +98,7 @@ func (d *Driver) commit(record checkpoint.Record) ([]string, error) {
 	stored, found := d.store.Get(record.ClaimUID)
 	if !found || !sameRecord(stored, record) {
 		crashAt(crashBeforeCheckpoint)
-		if err := d.putRecord(record); err != nil {
+		if err := d.putRecordWhenFree(ctx, record); err != nil {
 			return nil, err
 		}
 		crashAt(crashAfterCheckpoint)
@@ -118,13 +118,38 @@ func (d *Driver) commit(record checkpoint.Record) ([]string, error) {
 	return names, nil
 }
 
+// deviceWaitPoll is how often Prepare looks whether a device has become free. The claim that has it may
+// be unprepared by another process.
+const deviceWaitPoll = 100 * time.Millisecond
+
+// putRecordWhenFree writes a record, and waits a little for devices that another claim still has. The
+// scheduler gives a device away as soon as a pod is gone from the API server; of a pod deleted by force
+// the containers may still be ending. The kubelet repeats a failed Prepare only after a minute or more.
+func (d *Driver) putRecordWhenFree(ctx context.Context, record checkpoint.Record) error {
+	err := d.putRecord(record)
+	if kindOf(err) != kindDeviceInUse {
+		return err
+	}
+	d.requestReconcile(true) // the other claim may be gone
+	for deadline := d.config.Clock.Now().Add(d.config.DeviceWait); d.config.Clock.Now().Before(deadline); {
+		select {
+		case <-ctx.Done():
+			return err
+		case <-d.config.Clock.After(deviceWaitPoll):
+		}
+		if err = d.putRecord(record); kindOf(err) != kindDeviceInUse {
+			return err
+		}
+	}
+	return err
+}
+
 // putRecord writes a record. From then on its devices are the claim's.
 func (d *Driver) putRecord(record checkpoint.Record) error {
 	err := d.store.Put(record)
 	var conflict *checkpoint.DeviceInUseError
 	switch {
 	case errors.As(err, &conflict):
-		d.requestReconcile(true) // the other claim may be gone
 		return newError(kindDeviceInUse, "device %s is prepared for claim %s/%s (UID %s), and a device serves one claim at a time: "+
 			"it becomes free when the pods of that claim have ended, or about %v after that claim is found gone",
 			conflict.Device.Name, conflict.ByNamespace, conflict.ByName, conflict.By, d.config.OrphanGrace)

@@ -4,10 +4,12 @@
 package kubeletplugin
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -148,6 +150,34 @@ func TestFieldCase09_SameDeviceInTwoClaims(t *testing.T) {
 		p.mustPrepare(m.claim("third", gpu(1))) // the refused claim kept nothing
 		p.mustUnprepare(first)
 		p.mustPrepare(m.claim("fourth", gpu(0)))
+	})
+	t.Run("a device whose claim is being unprepared is waited for, but not for ever", func(t *testing.T) {
+		m := newMachine(t, 1)
+		p := m.ready()
+		p.config.DeviceWait = 10 * time.Second
+		first, second := m.claim("first", gpu(0)), m.claim("second", gpu(0))
+		p.mustPrepare(first)
+		prepare := func() chan error {
+			done := make(chan error, 1)
+			go func() {
+				_, err := p.prepare(second)
+				done <- err
+			}()
+			m.eventually("the second claim waits", func(context.Context) bool { return m.clock.HasWaiters() })
+			return done
+		}
+
+		refused := prepare()
+		m.clock.Step(p.config.DeviceWait)
+		if err := <-refused; kindOf(err) != kindDeviceInUse {
+			t.Errorf("after the wait: %v, want %s", err, kindDeviceInUse)
+		}
+		prepared := prepare()
+		p.mustUnprepare(first)
+		m.clock.Step(deviceWaitPoll)
+		if err := <-prepared; err != nil {
+			t.Errorf("after the first claim was unprepared: %v", err)
+		}
 	})
 	t.Run("of claims that come at once exactly one gets the device", func(t *testing.T) {
 		m := newMachine(t, 1)

@@ -40,6 +40,7 @@ func TestKilledAtEachStepOfPrepare(t *testing.T) {
 			s.create(withClaims(pod("crash", "node-b", container("work", uses("gpu"))), map[string]string{"gpu": "crash"}))
 			s.waitCrashed("node-b")
 			s.waitPlugin("node-b", 1)
+			s.touch("crash")
 			s.must(the.WaitPodRunning(s.ctx, s.name, "crash", patience))
 			s.wantGPUs("crash", "work", nodesOf(s.allocated("crash")))
 			s.deletePod("crash")
@@ -230,6 +231,7 @@ func TestFieldCase09_SameDeviceInTwoClaims(t *testing.T) {
 	s.wantGPUs("holder", "work", want)
 	// As soon as the holder is gone, the second claim may have the device.
 	s.deletePod("holder")
+	s.touch("thief")
 	s.must(the.WaitPodRunning(s.ctx, s.name, "thief", patience))
 }
 

@@ -87,6 +87,13 @@ func (s *space) run(p *corev1.Pod) {
 	s.must(the.WaitPodRunning(s.ctx, s.name, p.Name, patience))
 }
 
+// touch makes the kubelet look at a pod again now: after a failed prepare it does so by itself only in 60 to 90 seconds.
+func (s *space) touch(pod string) {
+	s.Helper()
+	_, err := the.Kubectl(s.ctx, "annotate", "pod", "-n", s.name, pod, "e2e.switchyard.dev/touched=true")
+	s.must(err)
+}
+
 func (s *space) exec(pod string, command ...string) string {
 	s.Helper()
 	out, err := the.Exec(s.ctx, s.name, pod, command...)

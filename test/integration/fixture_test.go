@@ -100,7 +100,7 @@ func (n *node) start(t *testing.T, options plugin.Options) *plugin.Plugin {
 			t.Fatal(err)
 		}
 	}
-	options.Args = append([]string{"--discovery-interval=1s", "--reconcile-interval=1s", "--orphan-grace=5s", "-v=4"}, options.Args...)
+	options.Args = append([]string{"--discovery-interval=1s", "--reconcile-interval=1s", "--orphan-grace=5s", "--device-wait=500ms", "-v=4"}, options.Args...)
 	p, err := n.Start(options)
 	if err != nil {
 		t.Fatal(err)

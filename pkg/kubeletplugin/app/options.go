@@ -49,6 +49,7 @@ type Options struct {
 	DiscoveryInterval time.Duration
 	ReconcileInterval time.Duration
 	OrphanGrace       time.Duration
+	DeviceWait        time.Duration
 
 	MetricsAddress    string
 	GRPCHealthAddress string
@@ -78,6 +79,7 @@ func NewOptions(getenv func(string) string) *Options {
 		DiscoveryInterval: 10 * time.Second,
 		ReconcileInterval: time.Minute,
 		OrphanGrace:       2 * time.Minute,
+		DeviceWait:        10 * time.Second,
 
 		MetricsAddress:    ":8080",
 		GRPCHealthAddress: ":51515",
@@ -113,6 +115,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 
 	fs.DurationVar(&o.OrphanGrace, "orphan-grace", o.OrphanGrace, "How long a claim that the kubelet has not unprepared must be gone from the API server before its GPUs are given back. A pod that was deleted by force may run on for its termination grace period: choose no less than the longest of your GPU pods.")
 
+	fs.DurationVar(&o.DeviceWait, "device-wait", o.DeviceWait, "How long a claim's preparation waits for a GPU that another claim still has on this node, because a pod deleted by force is still ending. The kubelet repeats a refused one only after a minute or more, and gives up on a call after 45s.")
+
 	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "TCP address for /metrics, /healthz and /readyz. 0: off.")
 	fs.StringVar(&o.GRPCHealthAddress, "grpc-health-address", o.GRPCHealthAddress, "TCP address, or unix:PATH, of the gRPC health service (services liveness and readiness). 0: off.")
 
@@ -140,6 +144,9 @@ func (o *Options) Validate() error {
 	}
 	if o.ReconcileInterval < time.Second {
 		fail("reconcile-interval", "%v is too short: use 1s or more", o.ReconcileInterval)
+	}
+	if o.DeviceWait < 0 || o.DeviceWait > 40*time.Second {
+		fail("device-wait", "%v is not between 0 and 40s: the kubelet gives up on a call after 45s", o.DeviceWait)
 	}
 	if o.OrphanGrace < 0 {
 		fail("orphan-grace", "%v is negative: use 0 or more", o.OrphanGrace)

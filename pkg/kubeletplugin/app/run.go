@@ -73,6 +73,7 @@ func run(ctx context.Context, name string, o Options, platform Platform) (finalE
 		DiscoveryInterval: o.DiscoveryInterval,
 		ReconcileInterval: o.ReconcileInterval,
 		OrphanGrace:       o.OrphanGrace,
+		DeviceWait:        o.DeviceWait,
 		KubeClient:        client,
 		Platform:          platform,
 		Specs:             specs,
