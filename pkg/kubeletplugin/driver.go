@@ -114,7 +114,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	for _, record := range d.store.List() {
 		d.names.add(record)
 	}
-	d.metadata = metadataFiles{pluginDir: config.PluginDir, cdiDir: config.CDIDir, inUse: d.names.has}
+	d.metadata = metadataFiles{pluginDir: config.PluginDir, cdiDir: config.CDIDir, inUse: d.names.has, written: &metadataSpecs{}}
 	d.conditions.set(conditionRegistration, "the kubelet has not registered the plugin yet")
 	d.conditions.set(conditionDiscovery, "the hardware has not been looked at yet")
 	if err := removeStaleSockets(ctx, v1alpha1.DriverName, config.PluginDir, config.RegistryDir); err != nil {

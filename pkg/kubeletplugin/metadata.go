@@ -31,6 +31,8 @@ type metadataFiles struct {
 	pluginDir, cdiDir string
 	// inUse reports whether a claim of that namespace and name is prepared.
 	inUse func(namespace, name string) bool
+	// written are the CDI specs that this process wrote; nil remembers none.
+	written *metadataSpecs
 }
 
 // operations are the file operations that the helper shall use.
@@ -41,7 +43,14 @@ type metadataFiles struct {
 // that is gone must spare the directory of the claim that took its name.
 func (m metadataFiles) operations() kubeletplugin.MetadataFileOperations {
 	return kubeletplugin.MetadataFileOperations{
-		WriteFile: atomicfile.Write,
+		WriteFile: func(path string, data []byte, perm os.FileMode) error {
+			if err := atomicfile.Write(path, data, perm); err != nil {
+				return err
+			}
+			m.written.wrote(path)
+			return nil
+		},
+		Glob: m.written.glob,
 		RemoveAll: func(path string) error {
 			if namespace, name, ok := strings.Cut(filepath.Base(path), "_"); ok && m.inUse(namespace, name) {
 				return nil
@@ -59,6 +68,7 @@ func (m metadataFiles) remove(namespace, name string, uid types.UID) error {
 	for _, path := range specs[uid] {
 		errs = append(errs, removeFile(path))
 	}
+	m.written.forget(uid)
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove the device metadata of claim %s/%s: %w", namespace, name, err)
 	}
