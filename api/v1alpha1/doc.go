@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package v1alpha1 holds the API types of Switchyard: the opaque device configurations that a
-// ResourceClaim or a DeviceClass carries for driver gpu.switchyard.dev (GPUConfig, MIGConfig).
+// ResourceClaim or a DeviceClass carries for driver gpu.switchyard.dev (GPUConfig, MIGConfig), and the
+// GangClaim.
 //
 // It holds types, defaults, validation and strict decoding, and decides nothing else. It may import
 // k8s.io/api and k8s.io/apimachinery only. It promises that what Decode returns is defaulted and

@@ -24,6 +24,31 @@ const (
 
 	// MIGConfigKind is the kind of the opaque configuration of MIG partitions.
 	MIGConfigKind = "MIGConfig"
+
+	// GangClaimKind is the kind of the statement of what a gang needs.
+	GangClaimKind = "GangClaim"
+)
+
+const (
+	// ReservedTaintKey is the key of the taint that fences planned devices. Its value is the UID of
+	// the GangClaim, its effect NoSchedule.
+	ReservedTaintKey = GroupName + "/reserved"
+
+	// GangLabel is on every object made for a gang: DeviceTaintRules, the ResourceClaimTemplate and
+	// the ResourceClaims made from it. Its value is the UID of the GangClaim.
+	GangLabel = GroupName + "/gang"
+
+	// PlanLabel is on the same objects. Its value is the hash of the plan they belong to.
+	PlanLabel = GroupName + "/plan"
+
+	// ReadyAnnotation on a ResourceClaim of a gang opens the start gate: its value is the hash of the
+	// plan on which every member's claim was seen allocated. The node plugin prepares a claim that has
+	// GangLabel only when the annotation's value is that of its PlanLabel.
+	ReadyAnnotation = GroupName + "/ready"
+
+	// TouchedAnnotation on a Pod, a ResourceClaim or a DeviceTaintRule has no meaning: writing it makes
+	// other controllers look at the object again.
+	TouchedAnnotation = GroupName + "/touched"
 )
 
 // GroupVersion is the group and version of every type in this package.

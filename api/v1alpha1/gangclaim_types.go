@@ -1,0 +1,329 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// GangClaim says what a gang needs: pods that are only useful together, each with a number of devices
+// that talk to each other at full speed. Its pods name a ResourceClaimTemplate with the GangClaim's
+// name; that template exists only while every member can have its devices.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Namespaced,categories=switchyard
+// +kubebuilder:printcolumn:name="Members",type=integer,JSONPath=`.spec.members`
+// +kubebuilder:printcolumn:name="Per Member",type=integer,JSONPath=`.spec.devicesPerMember`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Domains",type=string,JSONPath=`.status.domains`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Running")].reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type GangClaim struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is what the gang needs.
+	Spec GangClaimSpec `json:"spec"`
+	// Status is what the controller found and decided.
+	// +optional
+	Status GangClaimStatus `json:"status,omitempty"`
+}
+
+// GangClaimList is a list of GangClaims.
+//
+// +kubebuilder:object:root=true
+type GangClaimList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []GangClaim `json:"items"`
+}
+
+// GangClaimSpec is what a gang needs.
+type GangClaimSpec struct {
+	// Members is how many pods the gang has.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=256
+	Members int32 `json:"members"`
+
+	// DeviceClassName is the DeviceClass of every device. Default: gpu.switchyard.dev.
+	// +optional
+	// +kubebuilder:default="gpu.switchyard.dev"
+	// +kubebuilder:validation:MaxLength=253
+	DeviceClassName string `json:"deviceClassName,omitempty"`
+
+	// DevicesPerMember is how many devices each pod gets.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=32
+	DevicesPerMember int32 `json:"devicesPerMember"`
+
+	// Selectors are conditions that every device meets, as in a ResourceClaim.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=31
+	Selectors []resourceapi.DeviceSelector `json:"selectors,omitempty"`
+
+	// Topology says which devices belong together.
+	// +optional
+	// +kubebuilder:default={}
+	Topology GangTopology `json:"topology,omitzero"`
+
+	// Tolerations are device taints that the devices may have, as in a ResourceClaim. The taint
+	// switchyard.dev/reserved cannot be tolerated.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=15
+	Tolerations []resourceapi.DeviceToleration `json:"tolerations,omitempty"`
+
+	// Config is configuration of the devices, passed to each member's claim unchanged. Its entries
+	// apply to all devices: requests must be empty.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Config []resourceapi.DeviceClaimConfiguration `json:"config,omitempty"`
+
+	// PriorityClassName orders this gang among those that wait: a higher priority is planned first.
+	// It must exist. Without it the gang has the lowest priority of its pods.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	PriorityClassName string `json:"priorityClassName,omitempty"`
+
+	// SchedulingTimeout is how long a gang whose pods all exist waits for a place. After that it is
+	// planned no more until its spec changes or one of its pods is replaced. Default: 10m; 0s waits for ever.
+	// +optional
+	// +kubebuilder:default="10m"
+	SchedulingTimeout *metav1.Duration `json:"schedulingTimeout,omitempty"`
+
+	// RestartGracePeriod is how long the gang's devices stay reserved after all members run, and after
+	// one was lost, so that a member that fails gets its place back. Default: 5m.
+	// +optional
+	// +kubebuilder:default="5m"
+	RestartGracePeriod *metav1.Duration `json:"restartGracePeriod,omitempty"`
+
+	// Defragmentation says whether pods may be moved to make room for this gang. Default: Never.
+	// +optional
+	// +kubebuilder:default=Never
+	Defragmentation DefragmentationPolicy `json:"defragmentation,omitempty"`
+}
+
+// GangTopology says which devices of a gang belong together.
+type GangTopology struct {
+	// Member is what the devices of one member share. Default: NVSwitchDomain.
+	// +optional
+	// +kubebuilder:default=NVSwitchDomain
+	Member MemberScope `json:"member,omitempty"`
+
+	// Gang is what the devices of all members share. Default: Any.
+	// +optional
+	// +kubebuilder:default=Any
+	Gang GangScope `json:"gang,omitempty"`
+
+	// Mode is Required, or Preferred: the best there is, reported in status.plan. Default: Required.
+	// +optional
+	// +kubebuilder:default=Required
+	Mode TopologyMode `json:"mode,omitempty"`
+}
+
+// MemberScope is what the devices of one member share.
+//
+// +kubebuilder:validation:Enum=NVSwitchDomain;NUMANode;PCIeRoot;Node
+type MemberScope string
+
+const (
+	// MemberNVSwitchDomain means that the devices of a member are in one NVSwitch domain.
+	MemberNVSwitchDomain MemberScope = "NVSwitchDomain"
+	// MemberNUMANode means that the devices of a member are at one NUMA node.
+	MemberNUMANode MemberScope = "NUMANode"
+	// MemberPCIeRoot means that the devices of a member are below one PCIe root complex.
+	MemberPCIeRoot MemberScope = "PCIeRoot"
+	// MemberNode means that the devices of a member are on one node, which Kubernetes requires anyway.
+	MemberNode MemberScope = "Node"
+)
+
+// GangScope is what the devices of all members share.
+//
+// +kubebuilder:validation:Enum=NVSwitchDomain;Node;Any
+type GangScope string
+
+const (
+	// GangNVSwitchDomain means that all devices of the gang are in one NVSwitch domain, which may
+	// span nodes.
+	GangNVSwitchDomain GangScope = "NVSwitchDomain"
+	// GangNode means that all members run on one node.
+	GangNode GangScope = "Node"
+	// GangAny means that members may be anywhere.
+	GangAny GangScope = "Any"
+)
+
+// TopologyMode says what happens when no devices share what they should.
+//
+// +kubebuilder:validation:Enum=Required;Preferred
+type TopologyMode string
+
+const (
+	// TopologyRequired lets the gang wait.
+	TopologyRequired TopologyMode = "Required"
+	// TopologyPreferred gives up the gang's scope first, then the members', and says so in status.plan.
+	TopologyPreferred TopologyMode = "Preferred"
+)
+
+// DefragmentationPolicy says whether pods may be moved to make room for a gang.
+//
+// +kubebuilder:validation:Enum=Never;Plan;Evict
+type DefragmentationPolicy string
+
+const (
+	// DefragmentationNever moves nothing.
+	DefragmentationNever DefragmentationPolicy = "Never"
+	// DefragmentationPlan reports what would have to move.
+	DefragmentationPlan DefragmentationPolicy = "Plan"
+	// DefragmentationEvict moves it.
+	DefragmentationEvict DefragmentationPolicy = "Evict"
+)
+
+// GangClaimStatus is what the controller found and decided.
+type GangClaimStatus struct {
+	// ObservedGeneration is the generation of the spec that the rest of the status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Ready is how many members run, of how many: "1/2".
+	// +optional
+	Ready string `json:"ready,omitempty"`
+
+	// Domains are the places of the plan, comma-separated: NVSwitch domains, and nodes where devices
+	// have none. "-" without a plan.
+	// +optional
+	Domains string `json:"domains,omitempty"`
+
+	// WaitingSince is when the members were last found complete without a place: schedulingTimeout
+	// counts from it.
+	// +optional
+	WaitingSince *metav1.MicroTime `json:"waitingSince,omitempty"`
+
+	// TimedOut says for which pods and which spec the scheduling timeout passed: a hash of the
+	// generation and the pods' UIDs.
+	// +optional
+	TimedOut string `json:"timedOut,omitempty"`
+
+	// Plan is the assignment of members to devices. That it is written here commits it: fences, the
+	// ResourceClaimTemplate and everything else follow from it.
+	// +optional
+	Plan *GangPlan `json:"plan,omitempty"`
+
+	// Conditions are Planned, Released, Running and Completed.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// GangPlan is the assignment of members to devices. Members are interchangeable: whichever members the
+// scheduler puts on a placement, the others fit the rest.
+type GangPlan struct {
+	// Hash identifies the plan: 16 hexadecimal digits over the gang's UID, Attempt and the placements.
+	Hash string `json:"hash"`
+
+	// Attempt counts the plans of this GangClaim, from 1.
+	Attempt int32 `json:"attempt"`
+
+	// Members is how many members the plan places: all of the gang, or those to be replaced.
+	Members int32 `json:"members"`
+
+	// MemberScope is what the devices of each member share: the scope asked for, or with mode
+	// Preferred the best there was.
+	MemberScope MemberScope `json:"memberScope"`
+
+	// GangScope is what the devices of all members share, likewise.
+	GangScope GangScope `json:"gangScope"`
+
+	// Placements are the devices, by node and domain.
+	// +listType=atomic
+	Placements []GangPlacement `json:"placements"`
+
+	// Step is where the protocol stands with this plan.
+	Step GangStep `json:"step"`
+
+	// StepSince is when Step was reached.
+	StepSince metav1.MicroTime `json:"stepSince"`
+
+	// Reason says why the plan is taken back; set with step TakingBack only.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+}
+
+// GangPlacement is the part of a plan on one node and in one domain.
+type GangPlacement struct {
+	// Node is the node on which the members will run.
+	Node string `json:"node"`
+
+	// Pool is the resource pool of the devices.
+	Pool string `json:"pool"`
+
+	// Domain is the NVSwitch domain of the devices; empty when they have none, or when the plan's
+	// memberScope is not NVSwitchDomain and they have several.
+	// +optional
+	Domain string `json:"domain,omitempty"`
+
+	// Members is how many members get their devices here.
+	Members int32 `json:"members"`
+
+	// WholeDomain says that Devices are all of the class's devices in Domain, on any node of it.
+	// +optional
+	WholeDomain bool `json:"wholeDomain,omitempty"`
+
+	// WholePool says that Devices, with the other placements on the same pool, are all of the pool.
+	// +optional
+	WholePool bool `json:"wholePool,omitempty"`
+
+	// Devices are the planned devices, members × devicesPerMember of them.
+	// +listType=atomic
+	Devices []GangDevice `json:"devices"`
+}
+
+// GangDevice is a planned device.
+type GangDevice struct {
+	// Name is the device's name in its pool.
+	Name string `json:"name"`
+	// ID is the device's attribute id.
+	ID string `json:"id"`
+}
+
+// GangStep is a step of the protocol that starts a gang.
+//
+// +kubebuilder:validation:Enum=Fencing;Quiescing;Releasing;Starting;Holding;Unfencing;TakingBack
+type GangStep string
+
+const (
+	// StepFencing makes the taint rules.
+	StepFencing GangStep = "Fencing"
+	// StepQuiescing waits until the scheduler has decided on pods that it may have given a planned
+	// device before it saw the fence.
+	StepQuiescing GangStep = "Quiescing"
+	// StepReleasing makes the ResourceClaimTemplate, deletes it when the members have their claims, and
+	// waits until these are allocated on the plan.
+	StepReleasing GangStep = "Releasing"
+	// StepStarting has marked the claims ready and waits until all members run.
+	StepStarting GangStep = "Starting"
+	// StepHolding keeps the fence for the restart grace period.
+	StepHolding GangStep = "Holding"
+	// StepUnfencing has taken the effect from the taint rules and deletes them a second later; without
+	// rules it is the rest of the gang's life.
+	StepUnfencing GangStep = "Unfencing"
+	// StepTakingBack deletes template, claims and fences, in this order, before the gang is planned anew.
+	StepTakingBack GangStep = "TakingBack"
+)
+
+// Types of a GangClaim's conditions.
+const (
+	// ConditionPlanned is True while there is a plan; else its reason and message say what is missing.
+	ConditionPlanned = "Planned"
+	// ConditionReleased is True when every member's claim was seen allocated on the plan.
+	ConditionReleased = "Released"
+	// ConditionRunning is True while all members run. Its reason is the state of the gang in one word.
+	ConditionRunning = "Running"
+	// ConditionCompleted is True when all members have ended and the gang's claims are gone.
+	ConditionCompleted = "Completed"
+)
