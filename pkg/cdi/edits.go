@@ -36,18 +36,21 @@ type keptDevice struct {
 	err   error
 }
 
-// generate asks for the edits of an inventory. GPUs that are lost keep those of before.
-func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kept) (*kept, error) {
+// generate asks for the edits of an inventory, telling progress what it is about to do. GPUs that are
+// lost keep those of before.
+func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kept, progress func(format string, args ...any)) (*kept, error) {
 	now := &kept{inventory: inv, version: specs.CurrentVersion, devices: map[string]keptDevice{}}
 	if len(inv.GPUs) == 0 {
 		return now, nil
 	}
 	devRoot := w.devRoot()
+	progress("initialise NVML")
 	generator, err := w.newGenerator(ctx, devRoot)
 	if err != nil {
 		return nil, fmt.Errorf("set up nvcdi: %w", err)
 	}
 	spec := specs.Spec{Version: specs.CurrentVersion, Kind: Vendor + "/" + Class}
+	progress("find the driver's files under %s", w.options.DriverRootMount)
 	if spec.ContainerEdits, err = generator.common(); err != nil {
 		return nil, fmt.Errorf("find the driver's files under %s: %w", w.options.DriverRootMount, err)
 	}
@@ -62,6 +65,7 @@ func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kep
 			carried[name] = before.carry(name, fmt.Errorf("the GPU is lost: %s", gpu.Health.Message))
 			continue
 		}
+		progress("tell what containers need for device %s", name)
 		edits, err := generator.device(gpu.UUID)
 		if err != nil {
 			failures = append(failures, &DeviceEditsError{name, err})

@@ -337,7 +337,7 @@ func FuzzWriteClaim(f *testing.F) {
 	f.Cleanup(func() { _ = os.RemoveAll(dir) })
 	specDir := filepath.Join(dir, "specs")
 	f.Fuzz(func(t *testing.T, claim, name, share string) {
-		w := &Writer{options: Options{SpecDir: specDir, DriverRoot: "/", DriverRootMount: "/", DevRoot: "/"}}
+		w := &Writer{options: Options{SpecDir: specDir, DriverRoot: "/", DriverRootMount: "/", DevRoot: "/", Timeout: DefaultTimeout}}
 		w.newGenerator = func(context.Context, string) (generator, error) { return &fakeGenerator{edits: nullNode}, nil }
 		if err := w.Refresh(t.Context(), device.Inventory{GPUs: []device.GPU{{UUID: name}}}); err != nil {
 			return // The name makes no valid spec.

@@ -8,8 +8,20 @@ import (
 	"fmt"
 )
 
-// ErrNotReady says that Refresh has not succeeded yet.
-var ErrNotReady = errors.New("the driver of this node has not been looked at yet")
+var (
+	// ErrNotReady says that Refresh has not succeeded yet, and why where it was tried.
+	ErrNotReady = errors.New("what containers need for the GPUs of this node is not known yet")
+	// ErrNotResponding says that nvcdi hangs.
+	ErrNotResponding = errors.New("nvcdi has not answered")
+)
+
+// notReady is ErrNotReady with the failure of the last look, if there was one.
+func notReady(failure error) error {
+	if failure == nil {
+		return ErrNotReady
+	}
+	return fmt.Errorf("%w: the last look failed: %w", ErrNotReady, failure)
+}
 
 // UnknownDeviceError says that a device was not in the inventory of the last Refresh.
 type UnknownDeviceError struct{ Device string }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,7 +22,6 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/switchyard-dev/switchyard/internal/atomicfile"
-	"github.com/switchyard-dev/switchyard/pkg/device"
 )
 
 const (
@@ -45,6 +45,8 @@ type Options struct {
 	DevRoot string
 	// HookPath is the host's path of nvidia-cdi-hook. Without it containers are created without hooks.
 	HookPath string
+	// Timeout is after how long nvcdi counts as hanging. Default: DefaultTimeout.
+	Timeout time.Duration
 }
 
 func (o *Options) complete() error {
@@ -53,6 +55,9 @@ func (o *Options) complete() error {
 	}
 	if o.DriverRootMount == "" {
 		o.DriverRootMount = o.DriverRoot
+	}
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
 	}
 	var errs []error
 	for _, path := range []struct {
@@ -87,10 +92,12 @@ type Writer struct {
 	logger       klog.Logger
 	newGenerator func(ctx context.Context, devRoot string) (generator, error)
 
-	// refreshing is held while nvcdi is asked, so that it is asked once at a time.
-	refreshing sync.Mutex
-	mu         sync.RWMutex
-	kept       *kept // Guarded by mu.
+	mu   sync.RWMutex
+	kept *kept // Guarded by mu, as the rest.
+	// looking is nvcdi being asked; nil while it is not.
+	looking *look
+	// failure is why the last look failed; nil when it did not.
+	failure error
 }
 
 // NewWriter returns a Writer and removes the temporary files of a killed one. Nothing can be written
@@ -113,48 +120,9 @@ func NewWriter(ctx context.Context, options Options) (*Writer, error) {
 	return w, nil
 }
 
-// Refresh finds out what containers need for the GPUs of an inventory. It takes some milliseconds per
-// GPU and calls NVML. A GPU that cannot be asked is logged, and claims of it fail; Refresh fails only
-// when no GPU can be used, and then keeps what it knew.
-func (w *Writer) Refresh(ctx context.Context, inv device.Inventory) error {
-	w.refreshing.Lock()
-	defer w.refreshing.Unlock()
-	return w.refresh(ctx, inv)
-}
-
-func (w *Writer) refresh(ctx context.Context, inv device.Inventory) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	now, err := w.generate(ctx, inv, w.current())
-	if err != nil {
-		return fmt.Errorf("compute CDI edits: %w", err)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.kept = now
-	return nil
-}
-
-func (w *Writer) current() *kept {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	return w.kept
-}
-
-// refreshOnce asks nvcdi again unless somebody else has since seen was looked at.
-func (w *Writer) refreshOnce(seen *kept) error {
-	w.refreshing.Lock()
-	defer w.refreshing.Unlock()
-	if w.current() != seen {
-		return nil
-	}
-	return w.refresh(klog.NewContext(context.Background(), w.logger), seen.inventory)
-}
-
 // WriteClaim makes sure that the claim's spec is on disk as it should be, and returns the qualified
-// CDI name of each device, in their order. It fails with ErrNotReady, *UnknownDeviceError,
-// *DeviceEditsError or *DeviceNodeError before anything is written.
+// CDI name of each device, in their order. It fails with ErrNotReady, ErrNotResponding,
+// *UnknownDeviceError, *DeviceEditsError or *DeviceNodeError before anything is written.
 func (w *Writer) WriteClaim(claim types.UID, devices []ClaimDevice) ([]string, error) {
 	names, err := w.writeClaim(claim, devices)
 	if err != nil {
@@ -196,9 +164,9 @@ func (w *Writer) Check(devices []ClaimDevice) error {
 
 // check returns edits whose device nodes are all there.
 func (w *Writer) check(devices []ClaimDevice) (*kept, error) {
-	edits := w.current()
+	edits, failure := w.current()
 	if edits == nil {
-		return nil, ErrNotReady
+		return nil, notReady(failure)
 	}
 	stale, err := edits.check(devices)
 	if err == nil {
@@ -210,7 +178,7 @@ func (w *Writer) check(devices []ClaimDevice) (*kept, error) {
 	if refreshErr := w.refreshOnce(edits); refreshErr != nil {
 		return nil, errors.Join(err, refreshErr)
 	}
-	edits = w.current()
+	edits, _ = w.current()
 	if _, err := edits.check(devices); err != nil {
 		return nil, err
 	}

@@ -129,7 +129,11 @@ func (d *discovery) refreshSpecs(ctx context.Context, inv device.Inventory) bool
 	if d.specsFor != nil && apiequality.Semantic.DeepEqual(*d.specsFor, inv) {
 		return true
 	}
-	if err := d.config.Specs.Refresh(ctx, inv); err != nil {
+	err := d.config.Specs.Refresh(ctx, inv)
+	if ctx.Err() != nil {
+		return false // shutting down: what failed because of that is no news
+	}
+	if err != nil {
 		d.metrics.errors.WithLabelValues("cdi_refresh").Inc()
 		if d.conditions.set(conditionCDI, err.Error()) {
 			klog.FromContext(ctx).Error(err, "Cannot compute how containers get the GPUs, trying again")

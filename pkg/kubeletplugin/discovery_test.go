@@ -4,6 +4,7 @@
 package kubeletplugin
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -67,6 +68,20 @@ func TestNothingIsPublishedThatCannotBePrepared(t *testing.T) {
 	p.discovery.look(p.ctx)
 	if p.desired == nil {
 		t.Error("not published although there are CDI edits now")
+	}
+}
+
+func TestShutdownDuringALookIsNoFailure(t *testing.T) {
+	m := newMachine(t, 1)
+	p := m.start()
+	ctx, cancel := context.WithCancel(p.ctx)
+	m.specs.onRefresh = cancel
+	p.discovery.look(ctx)
+	if len(m.events.Events) > 0 {
+		t.Errorf("an Event says %q", <-m.events.Events)
+	}
+	if problems := p.conditions.problems(string(conditionRegistration)); len(problems) > 0 {
+		t.Errorf("readiness says %q", problems)
 	}
 }
 

@@ -80,9 +80,17 @@ type fakeSpecs struct {
 	refreshErr, checkErr, writeErr error
 	// beforeWrite is called without the lock held, before a claim is written.
 	beforeWrite func(types.UID)
+	// onRefresh is called without the lock held, while Refresh runs.
+	onRefresh func()
 }
 
-func (s *fakeSpecs) Refresh(context.Context, device.Inventory) error {
+func (s *fakeSpecs) Refresh(ctx context.Context, _ device.Inventory) error {
+	if s.onRefresh != nil {
+		s.onRefresh()
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.refreshErr

@@ -32,6 +32,7 @@ type fakeNode struct {
 	peers               map[[2]int]gonvml.GpuP2PStatus
 	inits, shutdowns    int
 	block               chan struct{} // when set, Init waits for it
+	blockShutdown       chan struct{} // when set, Shutdown waits for it
 	calledMissing       []string
 	defaultPeers        *gonvml.GpuP2PStatus
 	peerRet             gonvml.Return
@@ -199,7 +200,13 @@ func (node *fakeNode) nvml() gonvml.Interface {
 			node.inits++
 			return node.initRet
 		},
-		ShutdownFunc: func() gonvml.Return { node.shutdowns++; return gonvml.SUCCESS },
+		ShutdownFunc: func() gonvml.Return {
+			node.shutdowns++
+			if node.blockShutdown != nil {
+				<-node.blockShutdown
+			}
+			return gonvml.SUCCESS
+		},
 		ExtensionsFunc: func() gonvml.ExtendedInterface {
 			return &mock.ExtendedInterface{LookupSymbolFunc: func(symbol string) error {
 				if node.missing[symbol] {

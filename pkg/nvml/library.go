@@ -124,23 +124,38 @@ func (l *Library) Discover(ctx context.Context) (device.Inventory, error) {
 	}
 }
 
-// Close releases the driver. It fails if a call hangs.
+// closeTimeout bounds what a shutdown waits for NVML.
+const closeTimeout = time.Second
+
+// Close releases the driver. It fails if a call hangs, also one of those who use Interface: NVML may
+// wait for it.
 func (l *Library) Close() error {
+	late := time.After(closeTimeout)
 	select {
 	case l.busy <- struct{}{}:
-		defer func() { <-l.busy }()
-	case <-time.After(time.Second):
+	case <-late:
 		step, _ := l.step.Load().(string)
 		return fmt.Errorf("close NVML: call %s is still in flight", step)
 	}
 	if !l.initialised {
+		<-l.busy
 		return nil
 	}
 	l.initialised = false
-	if ret := l.lib.Shutdown(); ret != gonvml.SUCCESS {
-		return fmt.Errorf("close NVML: nvmlShutdown: %w", ret)
+	answer := make(chan gonvml.Return, 1)
+	go func() {
+		defer func() { <-l.busy }()
+		answer <- l.lib.Shutdown()
+	}()
+	select {
+	case ret := <-answer:
+		if ret != gonvml.SUCCESS {
+			return fmt.Errorf("close NVML: nvmlShutdown: %w", ret)
+		}
+		return nil
+	case <-late:
+		return fmt.Errorf("close NVML: nvmlShutdown has not returned within %v", closeTimeout)
 	}
-	return nil
 }
 
 // discover does the work of Discover, however long it takes.

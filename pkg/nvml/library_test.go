@@ -173,6 +173,25 @@ func TestAHangingCallDoesNotHangDiscover(t *testing.T) {
 	})
 }
 
+func TestAHangingShutdownDoesNotHangClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newNode(t, 1)
+		node.blockShutdown = make(chan struct{})
+		library := node.library()
+		if _, err := library.Discover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if err := library.Close(); err == nil || !strings.Contains(err.Error(), "nvmlShutdown") || time.Since(start) != closeTimeout {
+			t.Errorf("Close after %v: %v, want that nvmlShutdown hangs after %v", time.Since(start), err, closeTimeout)
+		}
+		if err := library.Close(); err == nil {
+			t.Error("a second Close does not tell that the first is in flight")
+		}
+		close(node.blockShutdown)
+	})
+}
+
 func TestAWaitingDiscoverGetsTheResultOfTheCallInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := newNode(t, 1)
