@@ -39,8 +39,30 @@ type Options struct {
 	BinDir string
 	// Dir is an existing, empty directory for data, certificates and logs.
 	Dir string
-	// Scheduler and ControllerManager start these programs as well.
+	// Scheduler and ControllerManager start these programs as well. Nodes have no kubelets that send
+	// heartbeats, so the controller manager runs without its node lifecycle controller.
 	Scheduler, ControllerManager bool
+	// NativeGangs switches the scheduler's own gangs on: PodGroups (KEP-4671), and claims of PodGroups.
+	NativeGangs bool
+	// SchedulerArgs and ControllerManagerArgs are further flags, such as --kube-api-qps.
+	SchedulerArgs, ControllerManagerArgs []string
+}
+
+// nativeGangGates are the feature gates of native gangs, off by default in Kubernetes 1.37.
+const nativeGangGates = "--feature-gates=DRAWorkloadResourceClaims=true,GenericWorkload=true"
+
+func (o Options) gates() []string {
+	if !o.NativeGangs {
+		return nil
+	}
+	return []string{nativeGangGates}
+}
+
+func (o Options) apiServerArgs() []string {
+	if !o.NativeGangs {
+		return nil
+	}
+	return []string{nativeGangGates, "--runtime-config=scheduling.k8s.io/v1beta1=true"}
 }
 
 // startTimeout covers a machine that compiles on every core meanwhile.
@@ -85,7 +107,7 @@ func Start(ctx context.Context, o Options) (_ *ControlPlane, err error) {
 	); err != nil {
 		return nil, err
 	}
-	if err := cp.run(o.BinDir, "kube-apiserver",
+	if err := cp.run(o.BinDir, "kube-apiserver", append(o.apiServerArgs(),
 		"--etcd-servers="+etcdURL,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[2]),
 		"--cert-dir="+filepath.Join(o.Dir, "pki"),
@@ -97,7 +119,7 @@ func Start(ctx context.Context, o Options) (_ *ControlPlane, err error) {
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged=true",
-	); err != nil {
+	)...); err != nil {
 		return nil, err
 	}
 	if err := cp.connect(ctx); err != nil {
@@ -146,16 +168,20 @@ func (cp *ControlPlane) runControllers(o Options) error {
 		return err
 	}
 	if o.Scheduler {
-		if err := cp.run(o.BinDir, "kube-scheduler", "--kubeconfig="+kubeconfig, "--leader-elect=false",
-			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0])); err != nil {
+		if err := cp.run(o.BinDir, "kube-scheduler", slices.Concat(o.gates(), o.SchedulerArgs, []string{
+			"--kubeconfig=" + kubeconfig, "--leader-elect=false",
+			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
+		})...); err != nil {
 			return err
 		}
 	}
 	if o.ControllerManager {
-		return cp.run(o.BinDir, "kube-controller-manager", "--kubeconfig="+kubeconfig, "--leader-elect=false",
+		return cp.run(o.BinDir, "kube-controller-manager", slices.Concat(o.gates(), o.ControllerManagerArgs, []string{
+			"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--controllers=*,-node-lifecycle-controller",
 			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[1]),
-			"--service-account-private-key-file="+cp.serviceAccountKey(), "--root-ca-file="+cp.caFile,
-			"--use-service-account-credentials=true")
+			"--service-account-private-key-file=" + cp.serviceAccountKey(), "--root-ca-file=" + cp.caFile,
+			"--use-service-account-credentials=true",
+		})...)
 	}
 	return nil
 }
