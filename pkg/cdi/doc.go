@@ -22,7 +22,8 @@
 //   - One GPU that cannot be asked does not keep the others from being used.
 //   - An nvcdi that hangs holds nobody up for longer than a bounded time, and only the first: until it
 //     comes back no other is asked, and who needs one gets ErrNotResponding at once.
-//   - A GPU that is lost keeps the edits that it had, so that a spec in use can be written again.
+//   - A GPU that is lost, or cannot be asked any more, keeps the edits that it had, so that a spec in use
+//     can be written again.
 //   - Nothing in the spec directory is touched but files named after this driver and class. Other
 //     vendors write there, and so does the kubelet plugin helper, for device metadata (KEP-5304):
 //     gpu.switchyard.dev_metadata_<claim UID>_<request>.json, kind gpu.switchyard.dev/metadata.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform"
@@ -36,8 +35,8 @@ type keptDevice struct {
 	err   error
 }
 
-// generate asks for the edits of an inventory, telling progress what it is about to do. GPUs that are
-// lost keep those of before.
+// generate asks for the edits of an inventory, telling progress what it is about to do. GPUs that
+// cannot be asked keep those of before, with which they may be in use.
 func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kept, progress func(format string, args ...any)) (*kept, error) {
 	now := &kept{inventory: inv, version: specs.CurrentVersion, devices: map[string]keptDevice{}}
 	if len(inv.GPUs) == 0 {
@@ -57,20 +56,26 @@ func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kep
 	now.nodes = nodesOf(spec.ContainerEdits, devRoot, commonNodes...)
 
 	logger := klog.FromContext(ctx)
-	carried := map[string]keptDevice{}
+	var carried []specs.Device
+	carry := func(name string, err error) {
+		now.devices[name] = before.carry(name, err)
+		if had := now.devices[name]; had.err == nil {
+			carried = append(carried, specs.Device{Name: name, ContainerEdits: had.edits})
+		}
+	}
 	var failures []error
 	for _, gpu := range inv.GPUs {
 		name := gpu.Name()
 		if gpu.Health.Reason == device.ReasonLost {
-			carried[name] = before.carry(name, fmt.Errorf("the GPU is lost: %s", gpu.Health.Message))
+			carry(name, fmt.Errorf("the GPU is lost: %s", gpu.Health.Message))
 			continue
 		}
 		progress("tell what containers need for device %s", name)
 		edits, err := generator.device(gpu.UUID)
 		if err != nil {
 			failures = append(failures, &DeviceEditsError{name, err})
-			now.devices[name] = keptDevice{err: err}
-			logger.Error(err, "Cannot find what containers need for a GPU; claims of it fail", "device", name)
+			carry(name, err)
+			logger.Error(err, "Cannot find what containers need for a GPU; claims of it get what was found before, if anything, or fail", "device", name)
 			continue
 		}
 		now.devices[name] = keptDevice{nodes: nodesOf(edits, devRoot, neededNodes(gpu)...)}
@@ -79,7 +84,11 @@ func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kep
 	if len(failures) > 0 && len(spec.Devices) == 0 {
 		return nil, errors.Join(failures...)
 	}
-	if err := w.finish(&spec); err != nil {
+	if err := w.translate(&spec); err != nil {
+		return nil, err
+	}
+	spec.Devices = append(spec.Devices, carried...) // they are translated
+	if err := finish(&spec); err != nil {
 		return nil, err
 	}
 	now.version, now.common = spec.Version, spec.ContainerEdits
@@ -88,7 +97,6 @@ func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kep
 		device.edits = d.ContainerEdits
 		now.devices[d.Name] = device
 	}
-	maps.Copy(now.devices, carried)
 	return now, nil
 }
 
@@ -102,9 +110,8 @@ func (k *kept) carry(name string, err error) keptDevice {
 	return keptDevice{err: err}
 }
 
-// finish makes edits what a spec holds: with the host's paths, in a fixed order, in the lowest CDI
-// version, and valid.
-func (w *Writer) finish(spec *specs.Spec) error {
+// translate gives edits the host's paths and a fixed order.
+func (w *Writer) translate(spec *specs.Spec) error {
 	toHost := root.New(
 		// With the slash, so that /driver-root is not found in /driver-root-2.
 		root.WithRoot(withSlash(w.options.DriverRootMount)),
@@ -113,6 +120,11 @@ func (w *Writer) finish(spec *specs.Spec) error {
 	if err := transform.Merge(toHost, transform.NewSimplifier()).Transform(spec); err != nil {
 		return fmt.Errorf("translate CDI edits to the host: %w", err)
 	}
+	return nil
+}
+
+// finish gives a spec the lowest CDI version that all its edits can be written in, and checks them.
+func finish(spec *specs.Spec) error {
 	version, err := specs.MinimumRequiredVersion(spec)
 	if err != nil {
 		return fmt.Errorf("choose the CDI version: %w", err)

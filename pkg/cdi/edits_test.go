@@ -253,6 +253,28 @@ func TestRefreshFailures(t *testing.T) {
 			t.Errorf("nvcdi was asked %d times, want 3", g.calls)
 		}
 	})
+	t.Run("one GPU that cannot be asked any more keeps the edits that it had", func(t *testing.T) {
+		g := &fakeGenerator{edits: func() specs.ContainerEdits {
+			e := nullNode()
+			e.AdditionalGIDs = []uint32{7} // since CDI 0.7.0
+			return e
+		}}
+		w := fakeWriter(t, g)
+		if err := w.Refresh(t.Context(), inv); err != nil {
+			t.Fatal(err)
+		}
+		write(t, w, "a", ClaimDevice{Name: "gpu-1"})
+		want := readSpec(t, filepath.Join(w.options.SpecDir, specName("a")))
+		g.fail, g.edits = map[string]error{"GPU-1": broken}, nullNode
+		if err := errors.Join(w.Refresh(t.Context(), inv), w.RemoveClaim("a")); err != nil {
+			t.Fatal(err)
+		}
+		write(t, w, "a", ClaimDevice{Name: "gpu-1"})
+		got := readSpec(t, filepath.Join(w.options.SpecDir, specName("a")))
+		if diff := cmp.Diff(want.Devices, got.Devices); diff != "" || got.Version != want.Version {
+			t.Errorf("version %s, want %s; devices (-before +now):\n%s", got.Version, want.Version, diff)
+		}
+	})
 	t.Run("no GPU that can be asked is an error, and what was known stays", func(t *testing.T) {
 		g := &fakeGenerator{edits: nullNode, fail: map[string]error{}}
 		w := fakeWriter(t, g)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -294,15 +295,18 @@ func (r *reconciler) mayBePrepared(uid types.UID) bool {
 
 // ensureSpecs makes sure that the CDI specs of every prepared claim are there: the kubelet prepares
 // nothing when it restarts a container, and a spec that somebody deleted would be missed only then.
-// Before the hardware is known there is nothing to write specs from.
+// Before the hardware is known there is nothing to write specs from. What a container
+// needs for a GPU that has failed may not be known, after a restart: then the spec stays as it is.
 func (r *reconciler) ensureSpecs(ctx context.Context) error {
 	if !r.specsReady.Load() {
 		return nil
 	}
+	seen, _ := r.hardware.load()
 	var errs []error
 	for _, record := range r.records() {
-		err := r.ensureSpec(ctx, record.ClaimUID)
-		if err == nil {
+		broken := anyUnhealthy(record, seen)
+		err := r.ensureSpec(ctx, record.ClaimUID, broken)
+		if err == nil && !broken { // Prepare would refuse it
 			err = r.ensureMetadata(ctx, record)
 		}
 		if err != nil {
@@ -312,7 +316,17 @@ func (r *reconciler) ensureSpecs(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (r *reconciler) ensureSpec(ctx context.Context, uid types.UID) error {
+// anyUnhealthy reports whether a device of the record is known to have failed.
+func anyUnhealthy(record checkpoint.Record, seen *snapshot) bool {
+	return seen != nil && slices.ContainsFunc(record.Devices, func(d checkpoint.Device) bool {
+		known, ok := seen.byName[d.Name]
+		return ok && !known.gpu.Health.Healthy()
+	})
+}
+
+// ensureSpec makes sure that the spec of a claim that is prepared is there and right. Of one with a
+// broken device, whose spec may be impossible to make, it is enough that it is there.
+func (r *reconciler) ensureSpec(ctx context.Context, uid types.UID, broken bool) error {
 	unlock, err := r.lockClaim(ctx, uid)
 	if err != nil {
 		return err
@@ -323,7 +337,11 @@ func (r *reconciler) ensureSpec(ctx context.Context, uid types.UID) error {
 		return nil // unprepared meanwhile
 	}
 	if _, err := r.config.Specs.WriteClaim(uid, specDevices(record)); err != nil {
-		return err
+		written, listErr := r.config.Specs.Claims()
+		if !broken || !slices.Contains(written, uid) {
+			return errors.Join(err, listErr)
+		}
+		klog.FromContext(ctx).V(2).Info("Left the CDI spec of a claim with a failed GPU as it is", "claim", klog.KRef(record.Namespace, record.Name), "claimUID", uid, "err", err)
 	}
 	if _, ok := r.store.Get(uid); !ok {
 		// In a rolling update the other plugin has unprepared the claim meanwhile.

@@ -4,6 +4,8 @@
 package kubeletplugin
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	k8stesting "k8s.io/client-go/testing"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/switchyard-dev/switchyard/pkg/device"
 )
@@ -377,6 +380,43 @@ func TestFieldCase13b_SpecDeletedUnderARunningPod(t *testing.T) {
 	p.reconciler.reconcile(p.ctx)
 	if !m.specs.has(claim.UID) {
 		t.Error("reconciling did not write the spec")
+	}
+}
+
+func TestSpecOfAFailedGPUIsAcceptedAsItIs(t *testing.T) {
+	m := newMachine(t, 2)
+	claim := m.claim("a", gpu(0))
+	m.ready().mustPrepare(claim)
+	m.platform.set(without(gpus(2), 0), nil)
+	m.specs.writeErr = errTest // nobody knows what containers need for a GPU that is lost
+
+	p := m.ready()
+	askedAgain := 0
+	p.reconciler.prepareAgain = func(context.Context, *drapb.Claim) error { askedAgain++; return errTest }
+	if err := p.reconciler.ensureSpecs(p.ctx); err != nil {
+		t.Errorf("ensuring the specs: %v, want that what is there is accepted", err)
+	}
+	if askedAgain > 0 {
+		t.Error("the claim was prepared again, which can only be refused")
+	}
+	if !m.specs.has(claim.UID) {
+		t.Error("the spec of the running pod is gone")
+	}
+
+	m.specs.clear()
+	if err := p.reconciler.ensureSpecs(p.ctx); !errors.Is(err, errTest) {
+		t.Errorf("ensuring a spec that is missing: %v, want %v", err, errTest)
+	}
+	m.specs.writeErr = nil
+	if err := p.reconciler.ensureSpecs(p.ctx); err != nil || !m.specs.has(claim.UID) {
+		t.Errorf("ensuring a spec that can be written: %v", err)
+	}
+
+	m.platform.set(gpus(2), nil)
+	m.specs.writeErr = errTest
+	p.discovery.look(p.ctx)
+	if err := p.reconciler.ensureSpecs(p.ctx); !errors.Is(err, errTest) {
+		t.Errorf("ensuring the spec of a GPU that works: %v, want %v", err, errTest)
 	}
 }
 
