@@ -7,14 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 
@@ -60,7 +62,9 @@ func (r *reconciler) finishRebuild() {
 	}
 }
 
-// adoptRunning writes records for the claims of the pods that run on this node and have none.
+// adoptRunning writes records for the claims of the pods that run on this node and have none. It reads
+// every claim: a pod says the names of its claims only, and a record of that name may be that of a claim
+// that was there before.
 func (r *reconciler) adoptRunning(ctx context.Context) error {
 	pods, err := r.config.KubeClient.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", r.config.NodeName).String(),
@@ -68,11 +72,7 @@ func (r *reconciler) adoptRunning(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list the pods of node %s: %w", r.config.NodeName, err)
 	}
-	known := sets.New[types.NamespacedName]()
-	for _, record := range r.store.List() {
-		known.Insert(types.NamespacedName{Namespace: record.Namespace, Name: record.Name})
-	}
-	var errs []error
+	users := make(map[types.NamespacedName][]*corev1.Pod)
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		if !hasStarted(pod) {
@@ -80,28 +80,37 @@ func (r *reconciler) adoptRunning(ctx context.Context) error {
 		}
 		for _, name := range claimNamesOf(pod) {
 			key := types.NamespacedName{Namespace: pod.Namespace, Name: name}
-			if known.Has(key) {
-				continue
-			}
-			known.Insert(key)
-			if err := r.adopt(ctx, pod, name); err != nil {
-				errs = append(errs, fmt.Errorf("claim %s: %w", key, err))
-			}
+			users[key] = append(users[key], pod)
 		}
 	}
+	var mu sync.Mutex
+	var errs []error
+	var group errgroup.Group
+	group.SetLimit(reconcileParallelism)
+	for key, pods := range users {
+		group.Go(func() error {
+			if err := r.adopt(ctx, key, pods); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, fmt.Errorf("claim %s: %w", key, err))
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // the functions return nil: their errors are in errs
 	return errors.Join(errs...)
 }
 
-// adopt writes the record of a claim that a running pod uses, if it has devices of this node.
-func (r *reconciler) adopt(ctx context.Context, pod *corev1.Pod, name string) error {
-	claim, err := r.config.KubeClient.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+// adopt writes the record of a claim that running pods use, if it has none and devices of this node.
+func (r *reconciler) adopt(ctx context.Context, key types.NamespacedName, users []*corev1.Pod) error {
+	claim, err := r.config.KubeClient.ResourceV1().ResourceClaims(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if !resourceclaim.IsReservedForPod(pod, claim, true) {
+	if !slices.ContainsFunc(users, func(pod *corev1.Pod) bool { return resourceclaim.IsReservedForPod(pod, claim, true) }) {
 		return nil
 	}
 	results, err := allocatedHere(claim, r.config.NodeName)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -285,6 +286,44 @@ func TestFieldCase05_CorruptRecordIsRebuiltFromTheAPI(t *testing.T) {
 	p.mustPrepare(m.claim("c", gpu(1)))
 	p.mustPrepare(running)
 	p.mustUnprepare(running)
+}
+
+func TestDamagedRecordIsRebuiltBesideThatOfAFormerClaimOfItsName(t *testing.T) {
+	m := newMachine(t, 2)
+	p := m.ready()
+	former := m.claim("a", gpu(0))
+	p.mustPrepare(former)
+	m.deleteClaim(former) // and Unprepare never came
+	claim := m.claim("a", gpu(1))
+	m.deleteClaim(claim)
+	claim.UID = "a-uid-2"
+	must[*resourceapi.ResourceClaim](t)(m.client.ResourceV1().ResourceClaims(claim.Namespace).Create(t.Context(), claim, metav1.CreateOptions{}))
+	m.pod("a", true)
+	p.mustPrepare(claim)
+	path := filepath.Join(m.config().PluginDir, checkpointDirName, string(claim.UID)+".json")
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	p = m.ready()
+	if !p.reconciler.isPrepared(claim.UID) {
+		t.Error("the record of the running pod's claim is not rebuilt")
+	}
+	p.mustRefuse(m.claim("b", gpu(1)), "default/a")
+}
+
+func TestAdoptAClaimThatAnyOfItsPodsHolds(t *testing.T) {
+	m := newMachine(t, 1)
+	claim := m.claim("shared", gpu(0))
+	for _, name := range []string{"another", "shared"} { // the claim is reserved for the latter
+		m.pod(name, true)
+		pod := must[*corev1.Pod](t)(m.client.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{}))
+		pod.Spec.ResourceClaims[0].ResourceClaimName = &claim.Name
+		must[*corev1.Pod](t)(m.client.CoreV1().Pods("default").Update(t.Context(), pod, metav1.UpdateOptions{}))
+	}
+	if p := m.ready(); !p.reconciler.isPrepared(claim.UID) {
+		t.Error("not adopted: another pod was looked at first")
+	}
 }
 
 func TestAdoptOnlyWhatRuns(t *testing.T) {
