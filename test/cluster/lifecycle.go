@@ -91,6 +91,11 @@ func (c *Cluster) InstallForCrashes(ctx context.Context) error {
 	return c.install(ctx, "test/manifests/crashpoints", "localhost/switchyard-sim:crashpoints", "build/crashpoints/switchyard-sim")
 }
 
+// InstallShipped runs the driver as users install it, without a simulation: it looks for NVML on the node.
+func (c *Cluster) InstallShipped(ctx context.Context) error {
+	return c.install(ctx, "deployments/manifests", "localhost/switchyard-kubelet-plugin:dev", "bin/switchyard-kubelet-plugin")
+}
+
 func (c *Cluster) install(ctx context.Context, overlay, tag, program string) error {
 	archive := filepath.Join(c.root, "build", filepath.Base(overlay)+".tar")
 	if _, err := c.localcluster(ctx, "image", "build", "--tag", tag, "--output", archive, program, "bin/nvidia-cdi-hook"); err != nil {
