@@ -21,6 +21,7 @@ import (
 )
 
 func TestContainersGetTheGPUsOfTheirRequests(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	n.running(t, plugin.Options{})
 	for name, tc := range map[string]struct {
@@ -73,6 +74,7 @@ func dns(name string) string {
 }
 
 func TestSeveralClaimsInOneCallFailOneByOne(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	n.running(t, plugin.Options{})
 	good, other := n.gpus(t, "good", n.devices[0]), n.gpus(t, "other", n.devices[1])
@@ -98,6 +100,7 @@ func TestSeveralClaimsInOneCallFailOneByOne(t *testing.T) {
 }
 
 func TestPrepareAgainGivesTheSameAnswer(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	n.running(t, plugin.Options{})
 	c := n.gpus(t, "claim", n.devices[2], n.devices[3])
@@ -108,6 +111,7 @@ func TestPrepareAgainGivesTheSameAnswer(t *testing.T) {
 }
 
 func TestUnprepareOfAClaimThatIsNotPreparedSucceeds(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "t4")
 	n.running(t, plugin.Options{})
 	c := n.gpus(t, "claim", n.devices[0])
@@ -119,6 +123,7 @@ func TestUnprepareOfAClaimThatIsNotPreparedSucceeds(t *testing.T) {
 }
 
 func TestFieldCase09_SameDeviceInTwoClaims(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	n.running(t, plugin.Options{})
 	first := n.gpus(t, "first", n.devices[0], n.devices[1])
@@ -140,6 +145,7 @@ func TestFieldCase09_SameDeviceInTwoClaims(t *testing.T) {
 }
 
 func TestFieldCase11_ConfigThatNamesAParentRequest(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	n.running(t, plugin.Options{})
 	c := create(t, n.claim("claim").
@@ -150,6 +156,7 @@ func TestFieldCase11_ConfigThatNamesAParentRequest(t *testing.T) {
 }
 
 func TestFieldCase12_UnknownFieldInOpaqueConfig(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	n.running(t, plugin.Options{})
 	for name, tc := range map[string]struct {
@@ -171,6 +178,7 @@ func TestFieldCase12_UnknownFieldInOpaqueConfig(t *testing.T) {
 
 // What wins is seen by which configuration refuses the claim.
 func TestConfigOfTheClaimGoesBeforeThatOfTheClass(t *testing.T) {
+	t.Parallel()
 	const (
 		plain   = `{"apiVersion":"switchyard.dev/v1alpha1","kind":"GPUConfig"}`
 		sharing = `{"apiVersion":"switchyard.dev/v1alpha1","kind":"GPUConfig","sharing":{"strategy":"TimeSlicing"}}`
@@ -188,6 +196,7 @@ func TestConfigOfTheClaimGoesBeforeThatOfTheClass(t *testing.T) {
 }
 
 func TestFieldCase13_TwoSharesOfOneDevice(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	n.running(t, plugin.Options{})
 	c := create(t, n.claim("claim").Shared("gpu", n.devices[0],
@@ -213,6 +222,7 @@ func TestFieldCase13_TwoSharesOfOneDevice(t *testing.T) {
 }
 
 func TestPrepareRefusesDevicesThatNobodyCouldUse(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	p := n.running(t, plugin.Options{})
 	healthy := n.gpus(t, "healthy", n.devices[0])
@@ -245,6 +255,7 @@ func TestPrepareRefusesDevicesThatNobodyCouldUse(t *testing.T) {
 
 // KEP-5304: the container finds the attributes of its devices in a file.
 func TestContainersLearnTheAttributesOfTheirDevices(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "a100-2x4")
 	n.running(t, plugin.Options{})
 	spec, err := n.container(n.prepare(t, n.gpus(t, "claim", n.devices[5]))...)

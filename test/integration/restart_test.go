@@ -27,6 +27,7 @@ import (
 )
 
 func TestFieldCase01_Reboot(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	p := n.running(t, plugin.Options{})
 	c := n.gpus(t, "claim", n.devices[0], n.devices[1])
@@ -46,6 +47,7 @@ func TestFieldCase01_Reboot(t *testing.T) {
 }
 
 func TestFieldCase02_NoPrepareComesAfterARestart(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	p := n.running(t, plugin.Options{})
 	c := n.gpus(t, "claim", n.devices[0])
@@ -123,6 +125,7 @@ func (n *node) pod(t *testing.T, name, claimName string) *corev1.Pod {
 }
 
 func TestFieldCase05_CorruptCheckpoint(t *testing.T) {
+	t.Parallel()
 	for name, damage := range map[string]func([]byte) []byte{
 		"bytes changed": func(content []byte) []byte {
 			return []byte(strings.Replace(string(content), "gpu-", "gpv-", 1))
@@ -189,6 +192,7 @@ func (n *node) wantEvent(t *testing.T, reason, text string) {
 }
 
 func TestFieldCase07_UnprepareWithoutADriver(t *testing.T) {
+	t.Parallel()
 	for _, failure := range simulator.DriverFailures() {
 		t.Run(string(failure), func(t *testing.T) {
 			n := newNode(t, "hgx-h100")
@@ -225,6 +229,7 @@ func TestFieldCase07_UnprepareWithoutADriver(t *testing.T) {
 }
 
 func TestNVMLIsBrokenFromTheStart(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	if err := n.GPUs.SetDriverFailure(simulator.DriverNotLoaded); err != nil {
 		t.Fatal(err)
@@ -243,6 +248,7 @@ func TestNVMLIsBrokenFromTheStart(t *testing.T) {
 }
 
 func TestFieldCase08_StaleSockets(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	old := n.running(t, plugin.Options{PodUID: "6b1c9a30-3f0e-4a3b-9d1e-000000000001"})
 	stale := n.kubelet.Registrations()
@@ -264,6 +270,7 @@ func TestFieldCase08_StaleSockets(t *testing.T) {
 }
 
 func TestShutdownRemovesTheSockets(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	p := n.running(t, plugin.Options{PodUID: "6b1c9a30-3f0e-4a3b-9d1e-000000000001"})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -286,6 +293,7 @@ func TestShutdownRemovesTheSockets(t *testing.T) {
 
 // Two plugins overlap while claims come and go: no call may fail.
 func TestFieldCase08_RollingUpdate(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	old := n.running(t, plugin.Options{PodUID: "6b1c9a30-3f0e-4a3b-9d1e-000000000001"})
 	before := n.versions(t)
@@ -354,6 +362,7 @@ func TestFieldCase08_RollingUpdate(t *testing.T) {
 }
 
 func TestFieldCase13b_CDISpecDeletedUnderARunningPod(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	n.running(t, plugin.Options{Args: []string{"--reconcile-interval=1h"}})
 	c := n.gpus(t, "claim", n.devices[0])
@@ -372,6 +381,7 @@ func TestFieldCase13b_CDISpecDeletedUnderARunningPod(t *testing.T) {
 
 // The reconciler writes it too, for a container that restarts without a Prepare.
 func TestFieldCase13b_CDISpecIsWrittenWithoutAPrepare(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	n.running(t, plugin.Options{})
 	ids := n.prepare(t, n.gpus(t, "claim", n.devices[0]))
@@ -392,6 +402,7 @@ func TestFieldCase13b_CDISpecIsWrittenWithoutAPrepare(t *testing.T) {
 // Whatever the step at which the plugin dies, the claim can be prepared and unprepared afterwards, its
 // devices are nobody else's meanwhile, and nothing is left behind.
 func TestFieldCase13c_KilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		point string
 		// recorded says that the claim holds its device when the plugin is dead.
@@ -473,6 +484,7 @@ func TestFieldCase13c_KilledAndTheClaimIsGone(t *testing.T) {
 
 // A write that is killed half way leaves ".<file>.<random>.tmp" beside the file.
 func TestFieldCase13c_TemporaryFilesAreRemoved(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	p := n.running(t, plugin.Options{})
 	c := n.gpus(t, "claim", n.devices[0])
@@ -503,6 +515,7 @@ func TestFieldCase13c_TemporaryFilesAreRemoved(t *testing.T) {
 }
 
 func TestFieldCase24_RuntimeWithoutCDI(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	object, err := cluster.Client().CoreV1().Nodes().Get(t.Context(), n.Name, metav1.GetOptions{})
 	if err != nil {

@@ -23,6 +23,7 @@ const shipped = repository + "/bin/switchyard-kubelet-plugin"
 // What other tests simulate is real here: the library is found under the driver root, loaded with dlopen and
 // called through C. Only the driver's other files are those of a simulated node.
 func TestShippedProgramLoadsNVML(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "hgx-h100")
 	if err := n.GPUs.EnsureFiles(); err != nil {
 		t.Fatal(err)

@@ -71,6 +71,7 @@ func (n *node) wantDomains(t *testing.T, want ...[]int) []string {
 
 // A domain is a contiguous run of devices, because first-fit allocation makes order packing.
 func TestProfilesPublishTheirDomains(t *testing.T) {
+	t.Parallel()
 	for name, want := range map[string][][]int{
 		"dgx-a100":        {{0, 1, 2, 3, 4, 5, 6, 7}},
 		"a100-2x4":        {{0, 1, 2, 3}, {4, 5, 6, 7}},
@@ -106,6 +107,7 @@ func TestProfilesPublishTheirDomains(t *testing.T) {
 }
 
 func TestEveryProfileHasATestOfItsDomains(t *testing.T) {
+	t.Parallel()
 	// The list of the test above is by hand, because its values are.
 	if got := len(profile.Names()); got != 10 {
 		t.Errorf("there are %d profiles, and TestProfilesPublishTheirDomains knows 10", got)
@@ -166,6 +168,7 @@ func checkDevice(t *testing.T, device resourceapi.Device, hardware profile.Profi
 // A node with twice the GPUs of an HGX board in one domain: more than any machine that there is a
 // profile of.
 func TestSixteenGPUs(t *testing.T) {
+	t.Parallel()
 	hardware, err := profile.Load("hgx-h100")
 	if err != nil {
 		t.Fatal(err)
@@ -207,6 +210,7 @@ func TestSixteenGPUs(t *testing.T) {
 }
 
 func TestDevicesAreContiguousByDomain(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "a100-2x4")
 	n.running(t, plugin.Options{})
 	var names []string
@@ -219,6 +223,7 @@ func TestDevicesAreContiguousByDomain(t *testing.T) {
 }
 
 func TestFieldCase26_DomainOfAFabricSpansNodes(t *testing.T) {
+	t.Parallel()
 	a, b := newNode(t, "gb200-nvl72"), newNode(t, "gb200-nvl72")
 	a.running(t, plugin.Options{})
 	b.running(t, plugin.Options{})
@@ -229,6 +234,7 @@ func TestFieldCase26_DomainOfAFabricSpansNodes(t *testing.T) {
 }
 
 func TestLongestNodeName(t *testing.T) {
+	t.Parallel()
 	n := newNamedNode(t, strings.Repeat(strings.Repeat("n", 61)+".", 4)+"trail", "a100-2x4")
 	n.running(t, plugin.Options{})
 	for _, domain := range n.wantDomains(t, []int{0, 1, 2, 3}, []int{4, 5, 6, 7}) {
@@ -250,6 +256,7 @@ func (n *node) versions(t *testing.T) map[string]string {
 }
 
 func TestFieldCase13d_SlicesAreNotRewrittenAtRestart(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"a100-2x4", "gb200-nvl72", "l40s-pcie"} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, name)
@@ -291,6 +298,7 @@ const lostTaint = "gpu.switchyard.dev/unhealthy=Lost:NoSchedule"
 
 // Field cases 20 and 21: a taint goes with its cause, and is of the one GPU.
 func TestLostGPUStaysListedWithATaint(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		lose func(*simulator.Node) error
 	}{
@@ -326,6 +334,7 @@ func TestLostGPUStaysListedWithATaint(t *testing.T) {
 }
 
 func TestLostGPUIsForgottenAfterAReboot(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "a100-2x4")
 	p := n.running(t, plugin.Options{})
 	if err := n.GPUs.RemoveGPU(2); err != nil {
@@ -346,6 +355,7 @@ func TestLostGPUIsForgottenAfterAReboot(t *testing.T) {
 }
 
 func TestLinksThatGoDownChangeTheDomain(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "a100-2x4")
 	n.running(t, plugin.Options{})
 	n.wantDomains(t, []int{0, 1, 2, 3}, []int{4, 5, 6, 7})
@@ -360,6 +370,7 @@ func TestLinksThatGoDownChangeTheDomain(t *testing.T) {
 }
 
 func TestFabricThatIsStillFormingIsPublishedLater(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "gb200-nvl72")
 	state, err := n.GPUs.State()
 	if err != nil {
