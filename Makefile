@@ -77,13 +77,15 @@ test-unit: deps ## Run the unit tests; pure packages must be covered to 90 %
 
 .PHONY: test-integration
 test-integration: cluster-programs ## Run the tests against a real API server
-	$(GO) test -tags integration -timeout 10m ./test/integration/...
+	$(GO) test -tags integration -timeout 10m -parallel 6 ./test/integration/...
 
 .PHONY: test-e2e
 test-e2e: cluster-programs ## Run the tests on a real cluster with simulated GPUs
 	$(GO) build -tags '$(TAGS),crashpoints' -o build/crashpoints/ ./cmd/switchyard-sim
-	$(GO) test -tags e2e -timeout 20m ./test/e2e/...
-	$(GO) test -C test/localcluster -tags e2e -timeout 20m ./e2e/
+	@# Two clusters beside each other: the tests wait most of the time.
+	$(GO) test -C test/localcluster -tags e2e -timeout 20m ./e2e/ & localcluster=$$!; \
+		$(GO) test -tags e2e -timeout 20m ./test/e2e/...; driver=$$?; \
+		wait $$localcluster && exit $$driver
 
 .PHONY: lint
 lint: deps $(LINTER) ## Check style, logging calls and the direction of imports
@@ -112,10 +114,13 @@ fuzz: deps ## Fuzz every parser of foreign input for FUZZTIME each (10s)
 ##@ Maintain
 
 .PHONY: generate
-generate: deps $(TOOLS)/controller-gen $(TOOLS)/crd-ref-docs ## Write generated code and reference documentation
-	$(TOOLS)/controller-gen object:headerFile=test/tools/header.go.txt paths=./api/...
+generate: deps $(TOOLS)/controller-gen $(TOOLS)/crd-ref-docs ## Write generated code, CRDs and reference documentation
+	$(TOOLS)/controller-gen object:headerFile=test/tools/header.go.txt crd paths=./api/... \
+		output:crd:dir=deployments/manifests
 	$(TOOLS)/crd-ref-docs --source-path=api/v1alpha1 --config=test/tools/crd-ref-docs.yaml --renderer=markdown \
-		--output-path=docs/reference/configuration.md --log-level=ERROR
+		--output-path=docs/reference/api.md --log-level=ERROR
+	@# Of the rules for a list's items it would print one, as Go prints a struct.
+	sed -i -E 's/items:XValidation: [^|]*(\\\|[^|]*)*<nil>\\\} <br \/>//' docs/reference/api.md
 	$(GO) run ./internal/gendocs docs/reference
 
 # Everything below serves the targets above.
