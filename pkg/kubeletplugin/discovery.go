@@ -21,6 +21,10 @@ const (
 	// fastDiscovery is the wait before the next look while something is about to change: a fabric
 	// is forming, or NVML has just failed.
 	fastDiscovery = time.Second
+	// patience is how much longer than the next wait something has been about to change: for a minute
+	// the node is looked at every second, after ten minutes every ten. A fabric whose manager does not
+	// run never forms.
+	patience = 60
 	// failuresUntilLost is how many looks in a row must fail before the GPUs that were known count as
 	// lost. One failure is nothing: a driver that is being reloaded answers again a second later, and
 	// each change of a ResourceSlice wakes every pod that waits for a device.
@@ -34,6 +38,8 @@ type discovery struct {
 	known device.Inventory
 	// failures counts the looks that failed since the last that did not.
 	failures int
+	// unsettled is since when something is about to change; zero while nothing is.
+	unsettled time.Time
 	// specsFor is the inventory that the CDI edits were last computed for; nil when they never were.
 	specsFor *device.Inventory
 	// unidentified is what was last told about GPUs that cannot be listed.
@@ -66,6 +72,7 @@ func (d *discovery) look(ctx context.Context) time.Duration {
 
 	if err != nil {
 		d.failures++
+		d.unsettled = time.Time{} // a driver that comes back begins anew
 		d.failed(ctx, err)
 		return min(d.config.DiscoveryInterval, fastDiscovery<<min(d.failures-1, 10))
 	}
@@ -85,10 +92,20 @@ func (d *discovery) look(ctx context.Context) time.Duration {
 	if d.specsFor != nil {
 		d.publish(inv)
 	}
-	if seen.Settling || !ready {
-		return min(d.config.DiscoveryInterval, fastDiscovery)
+	return d.waitAfter(start, seen.Settling || !ready)
+}
+
+// waitAfter is the wait after a look that began at start and found that something is about to change, or
+// not.
+func (d *discovery) waitAfter(start time.Time, unsettled bool) time.Duration {
+	if !unsettled {
+		d.unsettled = time.Time{}
+		return d.config.DiscoveryInterval
 	}
-	return d.config.DiscoveryInterval
+	if d.unsettled.IsZero() {
+		d.unsettled = start
+	}
+	return min(d.config.DiscoveryInterval, max(fastDiscovery, start.Sub(d.unsettled)/patience))
 }
 
 // failed deals with hardware that cannot be looked at.

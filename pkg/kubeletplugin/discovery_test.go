@@ -42,6 +42,56 @@ func TestDiscoveryWait(t *testing.T) {
 	}
 }
 
+func TestDiscoveryLosesPatience(t *testing.T) {
+	for name, unsettle := range map[string]func(*testMachine, bool){
+		"with a fabric that never forms": func(m *testMachine, on bool) {
+			inv := gpus(1)
+			inv.Settling = on
+			m.platform.set(inv, nil)
+		},
+		"with CDI edits that cannot be computed": func(m *testMachine, on bool) {
+			m.specs.refreshErr = nil
+			if on {
+				m.specs.refreshErr = errTest
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, 1)
+			p := m.start()
+			unsettle(m, true)
+			looks := 0
+			var wait time.Duration
+			for begin := m.clock.Now(); m.clock.Since(begin) < 30*time.Minute; m.clock.Step(wait) {
+				before := wait
+				wait = p.discovery.look(p.ctx)
+				looks++
+				switch age := m.clock.Since(begin); {
+				case wait < before:
+					t.Fatalf("after %v the wait shrinks from %v to %v", age, before, wait)
+				case age <= time.Minute && wait != fastDiscovery:
+					t.Fatalf("after %v the wait is %v, want %v in the first minute", age, wait, fastDiscovery)
+				case age >= 10*time.Minute && wait != p.config.DiscoveryInterval:
+					t.Fatalf("after %v the wait is %v, want the interval", age, wait)
+				}
+			}
+			if looks > 400 {
+				t.Errorf("%d looks in half an hour", looks)
+			}
+
+			unsettle(m, false)
+			if wait := p.discovery.look(p.ctx); wait != p.config.DiscoveryInterval {
+				t.Errorf("settled, it looks again after %v", wait)
+			}
+			p.discovery.specsFor = nil
+			unsettle(m, true)
+			if wait := p.discovery.look(p.ctx); wait != fastDiscovery {
+				t.Errorf("unsettled anew, it looks again after %v, want %v", wait, fastDiscovery)
+			}
+		})
+	}
+}
+
 func TestOneFailedLookChangesNothing(t *testing.T) {
 	m := newMachine(t, 1)
 	p := m.ready()

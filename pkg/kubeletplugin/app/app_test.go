@@ -42,6 +42,7 @@ func TestValidate(t *testing.T) {
 		"so has the other":                                         {func(o *Options) { o.ReconcileInterval = 0 }, []string{"--reconcile-interval", "1s"}},
 		"a rate of zero is a trap":                                 {func(o *Options) { o.KubeAPIQPS = 0 }, []string{"--kube-api-qps", "negative"}},
 		"a rate needs a burst":                                     {func(o *Options) { o.KubeAPIQPS = 5 }, []string{"--kube-api-burst"}},
+		"a log has one of two formats":                             {func(o *Options) { o.Logging.Format = "xml" }, []string{"--logging-format", "xml", "json"}},
 		"an address has a port":                                    {func(o *Options) { o.MetricsAddress = "localhost" }, []string{"--metrics-address", "0 to switch it off"}},
 		"servers can be off":                                       {change: func(o *Options) { o.MetricsAddress, o.GRPCHealthAddress = "0", "0" }},
 		"the health service can have a Unix socket":                {change: func(o *Options) { o.GRPCHealthAddress = "unix:/run/health.sock" }},

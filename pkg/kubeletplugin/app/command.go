@@ -17,9 +17,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"k8s.io/component-base/logs"
-	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/version"
+	"k8s.io/klog/v2"
 )
 
 // NewCommand returns the command called name that runs the kubelet plugin on the hardware that open
@@ -40,12 +39,8 @@ func NewCommand(name string, open func(Options) (Platform, error)) *cobra.Comman
 			if err := options.Validate(); err != nil {
 				return err
 			}
-			gate, err := featureGate()
-			if err != nil {
+			if err := options.Logging.apply(os.Stderr); err != nil {
 				return err
-			}
-			if err := logsapi.ValidateAndApply(options.Logging, gate); err != nil {
-				return fmt.Errorf("logging flags: %w", err)
 			}
 			platform, err := open(*options)
 			if err != nil {
@@ -60,7 +55,7 @@ func NewCommand(name string, open func(Options) (Platform, error)) *cobra.Comman
 
 // Main runs a command until it ends or the process is told to stop, and returns the exit code.
 func Main(cmd *cobra.Command) int {
-	defer logs.FlushLogs()
+	defer klog.Flush()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := cmd.ExecuteContext(ctx); err != nil {

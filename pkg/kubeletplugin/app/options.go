@@ -15,9 +15,6 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/component-base/featuregate"
-	logsapi "k8s.io/component-base/logs/api/v1"
-	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	helper "k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
@@ -54,7 +51,7 @@ type Options struct {
 	MetricsAddress    string
 	GRPCHealthAddress string
 
-	Logging *logsapi.LoggingConfiguration
+	Logging *Logging
 }
 
 // NewOptions returns the defaults. getenv is where --node-name, --pod-uid, --pod-name and
@@ -84,7 +81,7 @@ func NewOptions(getenv func(string) string) *Options {
 		MetricsAddress:    ":8080",
 		GRPCHealthAddress: ":51515",
 
-		Logging: logsapi.NewLoggingConfiguration(),
+		Logging: newLogging(),
 	}
 }
 
@@ -120,7 +117,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "TCP address for /metrics, /healthz and /readyz. 0: off.")
 	fs.StringVar(&o.GRPCHealthAddress, "grpc-health-address", o.GRPCHealthAddress, "TCP address, or unix:PATH, of the gRPC health service (services liveness and readiness). 0: off.")
 
-	logsapi.AddFlags(o.Logging, fs)
+	o.Logging.addFlags(fs)
 }
 
 // Validate reports every flag that cannot work, with what to do about it.
@@ -139,6 +136,9 @@ func (o *Options) Validate() error {
 		fail("pod-uid", "%q is no UID: set the environment variable POD_UID from the field metadata.uid", o.PodUID)
 	}
 	o.validatePaths(fail)
+	if err := o.Logging.validate(); err != nil {
+		fail("logging-format", "%w", err)
+	}
 	if o.DiscoveryInterval < time.Second {
 		fail("discovery-interval", "%v is too short: use 1s or more", o.DiscoveryInterval)
 	}
@@ -210,13 +210,4 @@ func validateAddress(address string) error {
 		return fmt.Errorf("%w: use host:port, :port, or 0 to switch it off", err)
 	}
 	return nil
-}
-
-// featureGate holds the logging features of component-base; the plugin has none of its own.
-func featureGate() (featuregate.FeatureGate, error) {
-	gate := featuregate.NewFeatureGate()
-	if err := logsapi.AddFeatureGates(gate); err != nil {
-		return nil, fmt.Errorf("set up the logging features: %w", err)
-	}
-	return gate, nil
 }
