@@ -55,7 +55,7 @@ func NewCommand(name string, open func(Options) (Platform, error)) *cobra.Comman
 
 // Main runs a command until it ends or the process is told to stop, and returns the exit code.
 func Main(cmd *cobra.Command) int {
-	defer klog.Flush()
+	defer klog.Flush() //nolint:logcheck // There is no other way.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := cmd.ExecuteContext(ctx); err != nil {

@@ -70,6 +70,7 @@ func (l *Logging) apply(out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("--v: %w", err)
 	}
+	//nolint:logcheck // This is where contextual loggers come from.
 	klog.SetSlogLogger(slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{
 		AddSource:   true,
 		Level:       slog.Level(-verbosity), // logr's V(n) is slog's level -n

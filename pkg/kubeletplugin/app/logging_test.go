@@ -16,7 +16,7 @@ import (
 )
 
 func TestJSONLog(t *testing.T) {
-	state := klog.CaptureState()
+	state := klog.CaptureState() //nolint:logcheck // Others log too.
 	defer state.Restore()
 	l := newLogging()
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -33,7 +33,7 @@ func TestJSONLog(t *testing.T) {
 	logger.V(2).Info("Detail")
 	logger.V(3).Info("Too much detail")
 	logger.Error(errors.New("disk full"), "Failed")
-	klog.InfoS("Without a logger")
+	klog.InfoS("Without a logger") //nolint:logcheck // Libraries do.
 
 	var lines []map[string]any
 	for line := range strings.Lines(out.String()) {
