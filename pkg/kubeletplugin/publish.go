@@ -26,7 +26,7 @@ const staleHealthMessage = "device health reports are stale"
 // already. The publisher takes the newest when it gets to it.
 //
 // A node without devices publishes a pool without slices, not an empty slice: when its GPUs come up,
-// new slices appear, and none ever gains devices (a stock scheduler can crash over a slice that does
+// new slices appear, and none gains devices on this boot (a stock scheduler can crash over a slice that does
 // while a DeviceTaintRule changes).
 func (d *Driver) publish(inv device.Inventory) {
 	resources := resourcemodel.DriverResources(d.config.NodeName, inv)
