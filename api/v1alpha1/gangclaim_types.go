@@ -14,12 +14,21 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:scope=Namespaced,categories=switchyard
+// +kubebuilder:resource:scope=Namespaced,categories=switchyard,shortName=gang
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="metadata.name must be at most 63 characters: the objects made for the gang carry it as the value of a label"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.members",reason=FieldValueForbidden,rule="!oldSelf.?status.plan.hasValue() || self.spec.members == oldSelf.spec.members",message="members cannot change while there is a plan: delete the GangClaim and create it anew"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.deviceClassName",reason=FieldValueForbidden,rule="!oldSelf.?status.plan.hasValue() || self.spec.deviceClassName == oldSelf.spec.deviceClassName",message="deviceClassName cannot change while there is a plan: delete the GangClaim and create it anew"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.devicesPerMember",reason=FieldValueForbidden,rule="!oldSelf.?status.plan.hasValue() || self.spec.devicesPerMember == oldSelf.spec.devicesPerMember",message="devicesPerMember cannot change while there is a plan: delete the GangClaim and create it anew"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.selectors",reason=FieldValueForbidden,rule="!oldSelf.?status.plan.hasValue() || (has(self.spec.selectors) && self.spec.selectors.size() > 0 ? has(oldSelf.spec.selectors) && self.spec.selectors == oldSelf.spec.selectors : !has(oldSelf.spec.selectors) || oldSelf.spec.selectors.size() == 0)",message="selectors cannot change while there is a plan: delete the GangClaim and create it anew"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.topology",reason=FieldValueForbidden,rule="!oldSelf.?status.plan.hasValue() || self.spec.topology == oldSelf.spec.topology",message="topology cannot change while there is a plan: delete the GangClaim and create it anew"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.tolerations",reason=FieldValueForbidden,rule="!oldSelf.?status.plan.hasValue() || (has(self.spec.tolerations) && self.spec.tolerations.size() > 0 ? has(oldSelf.spec.tolerations) && self.spec.tolerations == oldSelf.spec.tolerations : !has(oldSelf.spec.tolerations) || oldSelf.spec.tolerations.size() == 0)",message="tolerations cannot change while there is a plan: delete the GangClaim and create it anew"
+// +kubebuilder:validation:XValidation:fieldPath=".spec.config",reason=FieldValueForbidden,rule="!oldSelf.?status.plan.hasValue() || (has(self.spec.config) && self.spec.config.size() > 0 ? has(oldSelf.spec.config) && self.spec.config == oldSelf.spec.config : !has(oldSelf.spec.config) || oldSelf.spec.config.size() == 0)",message="config cannot change while there is a plan: delete the GangClaim and create it anew"
 // +kubebuilder:printcolumn:name="Members",type=integer,JSONPath=`.spec.members`
 // +kubebuilder:printcolumn:name="Per Member",type=integer,JSONPath=`.spec.devicesPerMember`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.ready`
 // +kubebuilder:printcolumn:name="Domains",type=string,JSONPath=`.status.domains`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Running")].reason`
+// +kubebuilder:printcolumn:name="Planned",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Planned")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type GangClaim struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -41,7 +50,8 @@ type GangClaimList struct {
 	Items           []GangClaim `json:"items"`
 }
 
-// GangClaimSpec is what a gang needs.
+// GangClaimSpec is what a gang needs. While there is a plan (status.plan), only priorityClassName,
+// schedulingTimeout, restartGracePeriod and defragmentation can change.
 type GangClaimSpec struct {
 	// Members is how many pods the gang has.
 	// +kubebuilder:validation:Minimum=1
@@ -52,6 +62,7 @@ type GangClaimSpec struct {
 	// +optional
 	// +kubebuilder:default="gpu.switchyard.dev"
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="deviceClassName must be the name of a DeviceClass: lower-case letters, digits, - and ., as kubectl get deviceclasses lists them"
 	DeviceClassName string `json:"deviceClassName,omitempty"`
 
 	// DevicesPerMember is how many devices each pod gets.
@@ -63,6 +74,8 @@ type GangClaimSpec struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=31
+	// +kubebuilder:validation:items:XValidation:rule="has(self.cel)",message="a selector must have the field cel with an expression"
+	// +kubebuilder:validation:items:XValidation:fieldPath=".cel.expression",rule="!has(self.cel) || self.cel.expression.size() > 0 && self.cel.expression.size() <= 10240",message="expression must have 1 to 10240 characters: split a longer one into several selectors, which must all be true"
 	Selectors []resourceapi.DeviceSelector `json:"selectors,omitempty"`
 
 	// Topology says which devices belong together.
@@ -70,11 +83,16 @@ type GangClaimSpec struct {
 	// +kubebuilder:default={}
 	Topology GangTopology `json:"topology,omitzero"`
 
-	// Tolerations are device taints that the devices may have, as in a ResourceClaim. The taint
-	// switchyard.dev/reserved cannot be tolerated.
+	// Tolerations are device taints that the devices may have, as in a ResourceClaim. Each names the key
+	// of a taint; switchyard.dev/reserved, which keeps devices for other gangs, cannot be tolerated.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=15
+	// +kubebuilder:validation:items:XValidation:fieldPath=".key",rule="has(self.key) && self.key.size() > 0",message="key must be set: tolerating every taint would include switchyard.dev/reserved, which keeps devices for other gangs; name the key of the taint"
+	// +kubebuilder:validation:items:XValidation:fieldPath=".key",reason=FieldValueForbidden,rule="!has(self.key) || self.key != 'switchyard.dev/reserved'",message="the taint switchyard.dev/reserved keeps devices for other gangs and cannot be tolerated: remove the toleration"
+	// +kubebuilder:validation:items:XValidation:fieldPath=".operator",rule="!has(self.operator) || self.operator in ['Exists', 'Equal']",message="operator must be Exists or Equal"
+	// +kubebuilder:validation:items:XValidation:fieldPath=".value",rule="!has(self.value) || self.value.size() == 0 || !has(self.operator) || self.operator != 'Exists'",message="value must be empty with operator Exists: remove value, or set operator to Equal"
+	// +kubebuilder:validation:items:XValidation:fieldPath=".effect",rule="!has(self.effect) || self.effect in ['', 'NoSchedule', 'NoExecute']",message="effect must be NoSchedule, NoExecute, or left out for both"
 	Tolerations []resourceapi.DeviceToleration `json:"tolerations,omitempty"`
 
 	// Config is configuration of the devices, passed to each member's claim unchanged. Its entries
@@ -82,24 +100,34 @@ type GangClaimSpec struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:XValidation:fieldPath=".requests",reason=FieldValueForbidden,rule="!has(self.requests) || self.requests.size() == 0",message="requests must be empty: a gang has one request, and configuration applies to all of its devices"
+	// +kubebuilder:validation:items:XValidation:rule="has(self.opaque)",message="an entry must have the field opaque with driver and parameters"
+	// +kubebuilder:validation:items:XValidation:fieldPath=".opaque.driver",rule="!has(self.opaque) || self.opaque.driver.size() > 0 && self.opaque.driver.size() <= 63",message="driver must be the name of a DRA driver, such as gpu.switchyard.dev: 1 to 63 characters"
 	Config []resourceapi.DeviceClaimConfiguration `json:"config,omitempty"`
 
 	// PriorityClassName orders this gang among those that wait: a higher priority is planned first.
 	// It must exist. Without it the gang has the lowest priority of its pods.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="priorityClassName must be the name of a PriorityClass: lower-case letters, digits, - and ., as kubectl get priorityclasses lists them"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
 	// SchedulingTimeout is how long a gang whose pods all exist waits for a place. After that it is
 	// planned no more until its spec changes or one of its pods is replaced. Default: 10m; 0s waits for ever.
 	// +optional
 	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.size() > 0 && self.matches('^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}([.][0-9]{1,9})?s)?([0-9]{1,9}([.][0-9]{1,6})?ms)?$')",message="schedulingTimeout must be a duration of 0s or more in hours, minutes and seconds, such as 90s, 10m or 1h30m"
 	SchedulingTimeout *metav1.Duration `json:"schedulingTimeout,omitempty"`
 
 	// RestartGracePeriod is how long the gang's devices stay reserved after all members run, and after
 	// one was lost, so that a member that fails gets its place back. Default: 5m.
 	// +optional
 	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.size() > 0 && self.matches('^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}([.][0-9]{1,9})?s)?([0-9]{1,9}([.][0-9]{1,6})?ms)?$')",message="restartGracePeriod must be a duration of 0s or more in hours, minutes and seconds, such as 90s, 10m or 1h30m"
 	RestartGracePeriod *metav1.Duration `json:"restartGracePeriod,omitempty"`
 
 	// Defragmentation says whether pods may be moved to make room for this gang. Default: Never.

@@ -3,7 +3,8 @@
 set -euo pipefail
 
 state() {
-  find api docs/reference -type f \( -name 'zz_generated*' -o -path 'docs/reference/*' \) -exec sha256sum {} + | sort -k 2
+  find api deployments/manifests docs/reference -type f \
+    \( -name 'zz_generated*' -o -name 'switchyard.dev_*.yaml' -o -path 'docs/reference/*' \) -exec sha256sum {} + | sort -k 2
 }
 
 before=$(state)

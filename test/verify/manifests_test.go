@@ -20,8 +20,11 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
 	dracel "k8s.io/dynamic-resource-allocation/cel"
@@ -30,10 +33,19 @@ import (
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
 
+// kinds are those of Kubernetes and ours.
+var kinds = func() *runtime.Scheme {
+	kinds := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, apiextensionsv1.AddToScheme, v1alpha1.AddToScheme} {
+		utilruntime.Must(add(kinds))
+	}
+	return kinds
+}()
+
 // decode reads YAML documents as the objects they claim to be. An unknown kind or field is an error, as is
 // a field that is set twice.
 func decode(content string) ([]runtime.Object, error) {
-	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	decoder := serializer.NewCodecFactory(kinds, serializer.EnableStrict).UniversalDeserializer()
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(content)))
 	var objects []runtime.Object
 	for i := 1; ; i++ {
@@ -48,11 +60,23 @@ func decode(content string) ([]runtime.Object, error) {
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", i, err)
 		}
+		if err := checkGang(object); err != nil {
+			return nil, fmt.Errorf("document %d: %w", i, err)
+		}
 		if err := oursOf(object).check(); err != nil {
 			return nil, fmt.Errorf("document %d: %w", i, err)
 		}
 		objects = append(objects, object)
 	}
+}
+
+// checkGang checks a GangClaim as the controller does.
+func checkGang(object runtime.Object) error {
+	claim, ok := object.(*v1alpha1.GangClaim)
+	if !ok {
+		return nil
+	}
+	return v1alpha1.ValidateGangClaim(claim).ToAggregate()
 }
 
 // ours are the parts of an object that our driver and the scheduler read: opaque configurations and CEL
@@ -87,6 +111,8 @@ func oursOf(object runtime.Object) ours {
 		found.selectors = o.Spec.Selectors
 		// A class sees the devices of all drivers; a claim's selectors those that its class has let through.
 		found.devices = append(found.devices, dracel.Device{Driver: "nic.example.com"})
+	case *v1alpha1.GangClaim:
+		found.selectors = o.Spec.Selectors
 	case *resourceapi.ResourceClaim:
 		claim(o.Spec.Devices)
 	case *resourceapi.ResourceClaimTemplate:
@@ -158,6 +184,8 @@ func TestDecodeRefusesWhatKubernetesWouldDrop(t *testing.T) {
 		"an unknown field": {"apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\nspecs: {}", `unknown field "specs"`},
 		"an unknown kind":  {"apiVersion: v1\nkind: Namespaze\nmetadata: {name: a}", "no kind"},
 		"a field twice":    {"apiVersion: v1\nkind: Namespace\nmetadata: {name: a, name: b}", "already set"},
+		"a fault in a GangClaim": {"apiVersion: switchyard.dev/v1alpha1\nkind: GangClaim\nmetadata: {name: a}\n" +
+			"spec: {members: 2, devicesPerMember: 4, tolerations: [{operator: Exists}]}", "spec.tolerations[0].key"},
 		"an unknown field in our own configuration": {"apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: a}\n" +
 			"spec: {config: [{opaque: {driver: gpu.switchyard.dev, parameters: {apiVersion: switchyard.dev/v1alpha1, kind: GPUConfig, sharring: {}}}}]}", "sharring"},
 		"a selector that fails on a device without the attribute": {"apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: a}\n" +
@@ -206,10 +234,9 @@ func TestKustomizationsListEveryManifest(t *testing.T) {
 	}
 }
 
-// object returns the only object of a type in the manifests of the node plugin.
-func object[T runtime.Object](t *testing.T) T {
+// object returns an object of the manifests, by its type and name.
+func object[T runtime.Object](t *testing.T, name string) T {
 	t.Helper()
-	var found []T
 	for _, file := range files(t, []string{".yaml"}, "deployments/manifests") {
 		if filepath.Base(file) == "kustomization.yaml" {
 			continue
@@ -219,22 +246,26 @@ func object[T runtime.Object](t *testing.T) T {
 			t.Fatalf("%s: %v", file, err)
 		}
 		for _, o := range objects {
-			if typed, ok := o.(T); ok {
-				found = append(found, typed)
+			typed, ok := o.(T)
+			if !ok {
+				continue
+			}
+			if accessor, err := meta.Accessor(o); err == nil && accessor.GetName() == name {
+				return typed
 			}
 		}
 	}
-	if len(found) != 1 {
-		t.Fatalf("found %d %T, want 1", len(found), *new(T))
-	}
-	return found[0]
+	var none T
+	t.Fatalf("the manifests have no %T %s", none, name)
+	return none
 }
 
 // A policy that names another service account than the DaemonSet uses would hold nobody back.
 func TestNodePolicyBindsTheServiceAccountOfTheDaemonSet(t *testing.T) {
-	daemonSet := object[*appsv1.DaemonSet](t)
-	policy := object[*admissionv1.ValidatingAdmissionPolicy](t)
-	binding := object[*admissionv1.ValidatingAdmissionPolicyBinding](t)
+	const name = "switchyard-kubelet-plugin-resourceslices"
+	daemonSet := object[*appsv1.DaemonSet](t, "switchyard-kubelet-plugin")
+	policy := object[*admissionv1.ValidatingAdmissionPolicy](t, name)
+	binding := object[*admissionv1.ValidatingAdmissionPolicyBinding](t, name)
 
 	account := fmt.Sprintf("%q", "system:serviceaccount:"+daemonSet.Namespace+":"+daemonSet.Spec.Template.Spec.ServiceAccountName)
 	if condition := policy.Spec.MatchConditions[0].Expression; !strings.Contains(condition, account) {
