@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -98,9 +99,7 @@ func Add(ctx context.Context, client kubernetes.Interface, n Node) (err error) {
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux"}},
 		Spec:       corev1.NodeSpec{Taints: n.Taints},
 	}
-	for key, value := range n.Labels {
-		node.Labels[key] = value
-	}
+	maps.Copy(node.Labels, n.Labels)
 	node, err = client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 	if err != nil {
 		return err

@@ -1,0 +1,141 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/component-base/featuregate"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+)
+
+// Options are the flags of the controller.
+type Options struct {
+	Kubeconfig   string
+	KubeAPIQPS   float32
+	KubeAPIBurst int
+
+	LeaderElect              bool
+	LeaderElectNamespace     string
+	LeaderElectLeaseDuration time.Duration
+	LeaderElectRenewDeadline time.Duration
+	LeaderElectRetryPeriod   time.Duration
+
+	Workers       int
+	SweepInterval time.Duration
+
+	MetricsAddress string
+
+	Logging *logsapi.LoggingConfiguration
+}
+
+// NewOptions returns the defaults. getenv is where --leader-elect-namespace comes from when the flag is
+// not given: os.Getenv.
+func NewOptions(getenv func(string) string) *Options {
+	return &Options{
+		KubeAPIQPS: -1,
+
+		LeaderElect:              true,
+		LeaderElectNamespace:     getenv("POD_NAMESPACE"),
+		LeaderElectLeaseDuration: 15 * time.Second,
+		LeaderElectRenewDeadline: 10 * time.Second,
+		LeaderElectRetryPeriod:   2 * time.Second,
+
+		Workers:       4,
+		SweepInterval: time.Minute,
+
+		MetricsAddress: ":8080",
+
+		Logging: logsapi.NewLoggingConfiguration(),
+	}
+}
+
+// AddFlags adds the flags to a flag set.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "Path of a kubeconfig file. Empty: the pod's service account.")
+	fs.Float32Var(&o.KubeAPIQPS, "kube-api-qps", o.KubeAPIQPS, "Requests per second to the API server. Negative: no limit on this side; the API server's priority and fairness limits. A gang of N members on M fenced devices costs about 3 N + 4 M requests in its life: below 50, starting a gang of 32 takes noticeably longer.")
+	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", o.KubeAPIBurst, "Requests above --kube-api-qps that are let through at once. Twice the members of the largest gang lets it start without waiting.")
+
+	fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "Let one of several processes work and the others wait, by a Lease called switchyard-controller. Switch it off only where there is never a second one, not even during an update.")
+	fs.StringVar(&o.LeaderElectNamespace, "leader-elect-namespace", o.LeaderElectNamespace, "Namespace of the Lease. Environment: POD_NAMESPACE.")
+	fs.DurationVar(&o.LeaderElectLeaseDuration, "leader-elect-lease-duration", o.LeaderElectLeaseDuration, "How long the others wait for a leader that does not renew its Lease. Gangs that run, and those whose pods are allocated and marked ready, do not need a leader meanwhile.")
+	fs.DurationVar(&o.LeaderElectRenewDeadline, "leader-elect-renew-deadline", o.LeaderElectRenewDeadline, "How long the leader tries to renew the Lease before it stops writing and ends. Less than --leader-elect-lease-duration.")
+	fs.DurationVar(&o.LeaderElectRetryPeriod, "leader-elect-retry-period", o.LeaderElectRetryPeriod, "Time between two tries to get or renew the Lease.")
+
+	fs.IntVar(&o.Workers, "workers", o.Workers, "How many gangs are moved on at the same time. Planning is always for all gangs at once.")
+	fs.DurationVar(&o.SweepInterval, "sweep-interval", o.SweepInterval, "Time between two searches for objects of gangs that do not exist any more.")
+
+	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "TCP address for /metrics, /healthz and /readyz. 0: off.")
+
+	logsapi.AddFlags(o.Logging, fs)
+}
+
+// Validate reports every flag that cannot work, with what to do about it.
+func (o *Options) Validate() error {
+	var errs []error
+	fail := func(flag, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("--"+flag+": "+format, args...))
+	}
+	if o.KubeAPIQPS > 0 && o.KubeAPIBurst < 1 {
+		fail("kube-api-burst", "must be at least 1 when --kube-api-qps is positive, got %d", o.KubeAPIBurst)
+	}
+	if o.KubeAPIQPS == 0 {
+		fail("kube-api-qps", "0 would mean the client's default of 5 per second, which stalls the start of gangs: use a negative value for no limit")
+	}
+	if o.LeaderElect {
+		o.validateLease(fail)
+	}
+	if o.Workers < 1 {
+		fail("workers", "must be at least 1, got %d", o.Workers)
+	}
+	if o.SweepInterval < time.Second {
+		fail("sweep-interval", "%v is too short: use 1s or more", o.SweepInterval)
+	}
+	if o.MetricsAddress != addressOff {
+		if _, _, err := net.SplitHostPort(o.MetricsAddress); err != nil {
+			fail("metrics-address", "%w: use host:port, :port, or 0 to switch it off", err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (o *Options) validateLease(fail func(flag, format string, args ...any)) {
+	if o.LeaderElectNamespace == "" {
+		fail("leader-elect-namespace", "must be set: in a Deployment, set the environment variable POD_NAMESPACE from the field metadata.namespace")
+	} else if problems := validation.IsDNS1123Label(o.LeaderElectNamespace); len(problems) > 0 {
+		fail("leader-elect-namespace", "%q is no namespace: %s", o.LeaderElectNamespace, strings.Join(problems, "; "))
+	}
+	if o.LeaderElectRetryPeriod <= 0 {
+		fail("leader-elect-retry-period", "%v must be positive", o.LeaderElectRetryPeriod)
+	}
+	// client-go's jitter lets a try wait 1.2 times the period.
+	if float64(o.LeaderElectRenewDeadline) <= 1.2*float64(o.LeaderElectRetryPeriod) {
+		fail("leader-elect-renew-deadline", "%v must be more than 1.2 times --leader-elect-retry-period (%v)", o.LeaderElectRenewDeadline, o.LeaderElectRetryPeriod)
+	}
+	if o.LeaderElectLeaseDuration <= o.LeaderElectRenewDeadline {
+		fail("leader-elect-lease-duration", "%v must be more than --leader-elect-renew-deadline (%v): else two controllers may write at the same time", o.LeaderElectLeaseDuration, o.LeaderElectRenewDeadline)
+	}
+	if o.LeaderElectLeaseDuration < time.Second {
+		fail("leader-elect-lease-duration", "%v is too short: a Lease counts whole seconds", o.LeaderElectLeaseDuration)
+	}
+}
+
+// addressOff is the address that switches a server off.
+const addressOff = "0"
+
+// featureGate holds the logging features of component-base; the controller has none of its own.
+func featureGate() (featuregate.FeatureGate, error) {
+	gate := featuregate.NewFeatureGate()
+	if err := logsapi.AddFeatureGates(gate); err != nil {
+		return nil, fmt.Errorf("set up the logging features: %w", err)
+	}
+	return gate, nil
+}

@@ -1,0 +1,104 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("set up the scheme: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+// cacheOptions keep of every object what is decided on and no more: with 1,000 nodes, 8,000 GPUs and
+// 10,000 claims the rest is most of the memory. Objects from the cache are shared: copy before you
+// change one.
+func cacheOptions() cache.Options {
+	return cache.Options{
+		DefaultTransform:             strip,
+		DefaultUnsafeDisableDeepCopy: ptr.To(true),
+		ReaderFailOnMissingInformer:  true,
+	}
+}
+
+// cached are the kinds that are read from the cache.
+func cached() []client.Object {
+	return []client.Object{
+		&v1alpha1.GangClaim{},
+		&corev1.Pod{},
+		&corev1.Node{},
+		&corev1.ResourceQuota{},
+		&schedulingv1.PriorityClass{},
+		&resourceapi.ResourceClaim{},
+		&resourceapi.ResourceClaimTemplate{},
+		&resourceapi.ResourceSlice{},
+		&resourceapi.DeviceClass{},
+		&resourceapi.DeviceTaintRule{},
+	}
+}
+
+// strip drops what nothing here reads.
+func strip(object any) (any, error) {
+	if o, ok := object.(metav1.Object); ok {
+		o.SetManagedFields(nil)
+	}
+	switch o := object.(type) {
+	case *corev1.Pod:
+		stripPod(o)
+	case *corev1.Node:
+		o.Annotations = nil
+		o.Status.Images, o.Status.VolumesInUse, o.Status.VolumesAttached = nil, nil, nil
+		o.Status.NodeInfo, o.Status.Addresses, o.Status.Capacity = corev1.NodeSystemInfo{}, nil, nil
+	case *resourceapi.ResourceClaim:
+		o.Status.Devices = nil
+	case *corev1.ResourceQuota, *resourceapi.ResourceSlice, *resourceapi.DeviceClass, *schedulingv1.PriorityClass:
+		o.(metav1.Object).SetAnnotations(nil)
+	}
+	return object, nil
+}
+
+// stripPod keeps what kube-scheduler filters nodes by, and the pod's state.
+func stripPod(pod *corev1.Pod) {
+	touched := pod.Annotations[v1alpha1.TouchedAnnotation]
+	pod.Annotations = nil
+	if touched != "" {
+		pod.Annotations = map[string]string{v1alpha1.TouchedAnnotation: touched}
+	}
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			containers[i] = corev1.Container{Name: c.Name, Resources: c.Resources, Ports: c.Ports, RestartPolicy: c.RestartPolicy}
+		}
+	}
+	pod.Spec.EphemeralContainers = nil
+	pod.Spec.HostAliases, pod.Spec.ImagePullSecrets, pod.Spec.DNSConfig = nil, nil, nil
+	volumes := pod.Spec.Volumes[:0]
+	for _, volume := range pod.Spec.Volumes {
+		// Only those that bind a pod to a place.
+		if volume.PersistentVolumeClaim != nil || volume.Ephemeral != nil {
+			volumes = append(volumes, volume)
+		}
+	}
+	pod.Spec.Volumes = volumes
+	pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses = nil, nil, nil
+	pod.Status.PodIPs, pod.Status.HostIPs = nil, nil
+}

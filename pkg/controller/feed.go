@@ -1,0 +1,202 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
+)
+
+// feed lets the planner's cluster follow the cache.
+type feed struct {
+	cluster *placement.Cluster
+	planner *planner
+	// supply is called when devices or nodes have changed under gangs that have a plan, usage when
+	// pods or claims have.
+	supply, usage func()
+	// deleted is called after each deletion of a GangClaim.
+	deleted func()
+	synced  []toolscache.InformerSynced
+}
+
+// start registers the handlers. Until Synced the cluster is incomplete.
+func (f *feed) start(ctx context.Context, informers cache.Informers) error {
+	add := func(object client.Object, set func(old, object any), remove func(object any)) error {
+		informer, err := informers.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", object, err)
+		}
+		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(object any) { set(nil, object) },
+			UpdateFunc: func(old, object any) { set(old, object) },
+			DeleteFunc: func(object any) {
+				if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+					object = last.Obj
+				}
+				remove(object)
+			},
+		})
+		if err != nil {
+			return fmt.Errorf("follow %T: %w", object, err)
+		}
+		f.synced = append(f.synced, registration.HasSynced)
+		return nil
+	}
+	for _, err := range []error{
+		follow(add, func(old, pod *corev1.Pod) {
+			f.cluster.SetPod(pod)
+			if old == nil || podChanged(old, pod) {
+				f.planner.Changed()
+				f.usage()
+			}
+		}, func(pod *corev1.Pod) {
+			f.cluster.DeletePod(keyOf(pod))
+			f.planner.Changed()
+			f.usage()
+		}),
+		follow(add, func(old, claim *resourceapi.ResourceClaim) {
+			f.cluster.SetClaim(claim)
+			if old == nil || (old.Status.Allocation == nil) != (claim.Status.Allocation == nil) {
+				f.planner.Changed()
+				f.usage()
+			}
+		}, func(claim *resourceapi.ResourceClaim) {
+			f.cluster.DeleteClaim(keyOf(claim))
+			f.planner.Changed()
+			f.usage()
+		}),
+		follow(add, func(old, node *corev1.Node) {
+			if old != nil && !nodeChanged(old, node) {
+				return // a heartbeat
+			}
+			f.cluster.SetNode(node)
+			f.planner.Changed()
+			f.supply()
+		}, func(node *corev1.Node) {
+			f.cluster.DeleteNode(node.Name)
+			f.planner.Changed()
+			f.supply()
+		}),
+		follow(add, func(_, slice *resourceapi.ResourceSlice) {
+			f.cluster.SetSlice(slice)
+			f.planner.Changed()
+			f.supply()
+		}, func(slice *resourceapi.ResourceSlice) {
+			f.cluster.DeleteSlice(slice.Name)
+			f.planner.Changed()
+			f.supply()
+		}),
+		follow(add, func(_, class *resourceapi.DeviceClass) {
+			f.cluster.SetClass(class)
+			f.planner.Changed()
+			f.supply()
+		}, func(class *resourceapi.DeviceClass) {
+			f.cluster.DeleteClass(class.Name)
+			f.planner.Changed()
+			f.supply()
+		}),
+		follow(add, func(old, rule *resourceapi.DeviceTaintRule) {
+			if old != nil && equality.Semantic.DeepEqual(old.Spec, rule.Spec) {
+				return // touched, or its status was written
+			}
+			f.cluster.SetRule(rule)
+			f.planner.Changed()
+			f.supply()
+		}, func(rule *resourceapi.DeviceTaintRule) {
+			f.cluster.DeleteRule(rule.Name)
+			f.planner.Changed()
+			f.supply()
+		}),
+		follow(add, func(_, quota *corev1.ResourceQuota) {
+			f.cluster.SetQuota(quota)
+			f.planner.Changed()
+		}, func(quota *corev1.ResourceQuota) {
+			f.cluster.DeleteQuota(keyOf(quota))
+			f.planner.Changed()
+		}),
+		follow(add, func(_, gang *v1alpha1.GangClaim) { f.planner.Observe(gang) }, func(gang *v1alpha1.GangClaim) {
+			f.planner.Gone(gang)
+			f.deleted()
+		}),
+		follow(add, func(_, _ *schedulingv1.PriorityClass) { f.planner.Changed() }, func(*schedulingv1.PriorityClass) {}),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Synced says that everything that was there at the start is known.
+func (f *feed) Synced() bool {
+	for _, synced := range f.synced {
+		if !synced() {
+			return false
+		}
+	}
+	return true
+}
+
+// follow calls set (old is nil for an object that is new here) and remove with objects of type *T.
+func follow[T any, P interface {
+	*T
+	client.Object
+}](add func(client.Object, func(old, object any), func(any)) error, set func(old, object P), remove func(P),
+) error {
+	return add(P(new(T)), func(old, object any) {
+		before, _ := old.(P)
+		if now, ok := object.(P); ok {
+			set(before, now)
+		}
+	}, func(object any) {
+		if last, ok := object.(P); ok {
+			remove(last)
+		}
+	})
+}
+
+// podChanged says that the pod takes another amount of a node, or may be decided on now.
+func podChanged(old, pod *corev1.Pod) bool {
+	return old.UID != pod.UID || old.Spec.NodeName != pod.Spec.NodeName || old.Status.Phase != pod.Status.Phase ||
+		(old.DeletionTimestamp == nil) != (pod.DeletionTimestamp == nil) ||
+		len(old.Status.ResourceClaimStatuses) != len(pod.Status.ResourceClaimStatuses) ||
+		unschedulable(old) != unschedulable(pod)
+}
+
+func unschedulable(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled {
+			return condition.Status == corev1.ConditionFalse && condition.Reason == corev1.PodReasonUnschedulable
+		}
+	}
+	return false
+}
+
+// nodeChanged says that pods may fit the node where they did not, or the other way round.
+func nodeChanged(old, node *corev1.Node) bool {
+	return old.UID != node.UID || nodeReady(old) != nodeReady(node) ||
+		!equality.Semantic.DeepEqual(old.Labels, node.Labels) ||
+		!equality.Semantic.DeepEqual(old.Spec, node.Spec) ||
+		!equality.Semantic.DeepEqual(old.Status.Allocatable, node.Status.Allocatable)
+}
+
+func nodeReady(node *corev1.Node) bool {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

@@ -1,0 +1,277 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/gang"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
+)
+
+// claimsPerPage bounds the size of one answer where claims are listed live.
+const claimsPerPage = 500
+
+// observer gathers what a decision about a gang depends on.
+type observer struct {
+	// cached reads are at least as new as this process's writes; live ones go to the API server.
+	cached  client.Reader
+	live    client.Reader
+	cluster *placement.Cluster
+	clock   clock.PassiveClock
+}
+
+// observe gathers everything but the planner's answer.
+func (o *observer) observe(ctx context.Context, claim *v1alpha1.GangClaim) (gang.Observation, error) {
+	observation := gang.Observation{Claim: claim}
+	for what, read := range map[string]func(context.Context, *gang.Observation) error{
+		"pods": o.pods, "template": o.template, "rules": o.rules,
+	} {
+		if err := read(ctx, &observation); err != nil {
+			return observation, fmt.Errorf("read %s of GangClaim %s: %w", what, keyOf(claim), err)
+		}
+	}
+	// After the pods: the claims are those of the pods, too.
+	if err := o.claims(ctx, &observation); err != nil {
+		return observation, fmt.Errorf("read claims of GangClaim %s: %w", keyOf(claim), err)
+	}
+	if err := o.priority(ctx, &observation); err != nil {
+		return observation, fmt.Errorf("read priority of GangClaim %s: %w", keyOf(claim), err)
+	}
+	if plan := claim.Status.Plan; plan != nil {
+		if err := o.plan(ctx, &observation, plan); err != nil {
+			return observation, fmt.Errorf("read devices of GangClaim %s: %w", keyOf(claim), err)
+		}
+	}
+	observation.Now = o.clock.Now()
+	return observation, nil
+}
+
+func (o *observer) pods(ctx context.Context, observation *gang.Observation) error {
+	var pods corev1.PodList
+	if err := o.cached.List(ctx, &pods, client.InNamespace(observation.Claim.Namespace),
+		client.MatchingFields{podsByTemplate: observation.Claim.Name}); err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		observation.Pods = append(observation.Pods, &pods.Items[i])
+	}
+	slices.SortFunc(observation.Pods, compareNames)
+	return nil
+}
+
+func (o *observer) template(ctx context.Context, observation *gang.Observation) error {
+	template := &resourceapi.ResourceClaimTemplate{}
+	if err := o.cached.Get(ctx, keyOf(observation.Claim), template); err != nil {
+		return ignore(apierrors.IsNotFound, err)
+	}
+	observation.Template = template
+	return nil
+}
+
+func (o *observer) rules(ctx context.Context, observation *gang.Observation) error {
+	var rules resourceapi.DeviceTaintRuleList
+	if err := o.cached.List(ctx, &rules, client.MatchingFields{byGang: string(observation.Claim.UID)}); err != nil {
+		return err
+	}
+	for i := range rules.Items {
+		observation.Rules = append(observation.Rules, &rules.Items[i])
+	}
+	slices.SortFunc(observation.Rules, compareNames)
+	return nil
+}
+
+// claims are those that carry the gang's label, and those generated for its pods from whatever template.
+func (o *observer) claims(ctx context.Context, observation *gang.Observation) error {
+	found := map[types.UID]*resourceapi.ResourceClaim{}
+	list := func(index, value string) error {
+		var claims resourceapi.ResourceClaimList
+		if err := o.cached.List(ctx, &claims, client.InNamespace(observation.Claim.Namespace), client.MatchingFields{index: value}); err != nil {
+			return err
+		}
+		for i := range claims.Items {
+			found[claims.Items[i].UID] = &claims.Items[i]
+		}
+		return nil
+	}
+	if err := list(byGang, string(observation.Claim.UID)); err != nil {
+		return err
+	}
+	for _, pod := range observation.Pods {
+		if err := list(claimsByPod, string(pod.UID)); err != nil {
+			return err
+		}
+	}
+	for _, claim := range found {
+		observation.Claims = append(observation.Claims, claim)
+	}
+	slices.SortFunc(observation.Claims, compareNames)
+	return nil
+}
+
+// priority is that of the GangClaim's class, or the lowest of its pods. A class that does not exist
+// counts as none.
+func (o *observer) priority(ctx context.Context, observation *gang.Observation) error {
+	if name := observation.Claim.Spec.PriorityClassName; name != "" {
+		class := &schedulingv1.PriorityClass{}
+		err := o.cached.Get(ctx, types.NamespacedName{Name: name}, class)
+		if err == nil {
+			observation.Priority = class.Value
+			return nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	for i, pod := range observation.Pods {
+		if value := ptr.Deref(pod.Spec.Priority, 0); i == 0 || value < observation.Priority {
+			observation.Priority = value
+		}
+	}
+	return nil
+}
+
+// plan says what became of the planned devices.
+func (o *observer) plan(ctx context.Context, observation *gang.Observation, plan *v1alpha1.GangPlan) error {
+	devices := placement.PlannedDevices(plan)
+	observation.Holders = map[placement.DeviceID]gang.Holder{}
+	for id, holder := range o.cluster.Holders(devices) {
+		observation.Holders[id] = gang.Holder{Claim: types.NamespacedName{Namespace: holder.Namespace, Name: holder.Name}, UID: holder.UID}
+	}
+	var err error
+	if observation.Devices, err = o.problems(ctx, observation, plan); err != nil {
+		return err
+	}
+	if plan.Step != v1alpha1.StepQuiescing {
+		return nil
+	}
+	observation.Rivals = o.cluster.Rivals(devices, observation.Claim.UID)
+	if len(observation.Rivals) > 0 {
+		return nil
+	}
+	// The last look before the release. An allocation that kube-scheduler wrote a moment ago may not be
+	// in the cache yet.
+	observation.Holders, err = o.holders(ctx, devices)
+	return err
+}
+
+// holders lists all claims at the API server.
+func (o *observer) holders(ctx context.Context, devices []placement.DeviceID) (map[placement.DeviceID]gang.Holder, error) {
+	wanted := make(map[placement.DeviceID]bool, len(devices))
+	for _, id := range devices {
+		wanted[id] = true
+	}
+	holders := map[placement.DeviceID]gang.Holder{}
+	for next := ""; ; {
+		page := &resourceapi.ResourceClaimList{}
+		if err := o.live.List(ctx, page, client.Limit(claimsPerPage), client.Continue(next)); err != nil {
+			return nil, fmt.Errorf("list claims at the API server: %w", err)
+		}
+		for i := range page.Items {
+			claim := &page.Items[i]
+			if claim.Status.Allocation == nil {
+				continue
+			}
+			for _, result := range claim.Status.Allocation.Devices.Results {
+				id := placement.DeviceID{Driver: result.Driver, Pool: result.Pool, Device: result.Device}
+				if wanted[id] && !ptr.Deref(result.AdminAccess, false) {
+					holders[id] = gang.Holder{Claim: keyOf(claim), UID: claim.UID}
+				}
+			}
+		}
+		if next = page.Continue; next == "" {
+			return holders, nil
+		}
+	}
+}
+
+// problems says which planned devices cannot be used as planned any more.
+func (o *observer) problems(ctx context.Context, observation *gang.Observation, plan *v1alpha1.GangPlan) (map[placement.DeviceID]gang.DeviceProblem, error) {
+	states := o.cluster.DeviceStates(placement.PlannedDevices(plan))
+	class := &resourceapi.DeviceClass{}
+	err := o.cached.Get(ctx, types.NamespacedName{Name: observation.Claim.Spec.DeviceClassName}, class)
+	if ignore(apierrors.IsNotFound, err) != nil {
+		return nil, err
+	}
+	noClass := err != nil
+	found := map[placement.DeviceID]gang.DeviceProblem{}
+	for _, p := range plan.Placements {
+		unusable, err := o.unusable(ctx, p.Node, observation.Pods)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range p.Devices {
+			id := placement.DeviceID{Driver: v1alpha1.DriverName, Pool: p.Pool, Device: d.Name}
+			state := states[id]
+			switch {
+			case state.Gone:
+				found[id] = gang.DeviceGone
+			case p.Domain != "" && state.Domain != p.Domain, state.ID != d.ID:
+				found[id] = gang.DeviceMoved
+			case !tolerated(state.Tainted(observation.Claim.UID), observation.Claim.Spec.Tolerations):
+				found[id] = gang.DeviceTainted
+			case noClass:
+				found[id] = gang.DeviceNotSelected
+			case unusable:
+				found[id] = gang.DeviceNodeUnusable
+			}
+		}
+	}
+	return found, nil
+}
+
+// unusable says that the node takes no pod like the members any more.
+func (o *observer) unusable(ctx context.Context, name string, pods []*corev1.Pod) (bool, error) {
+	node := &corev1.Node{}
+	if err := o.cached.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
+		return apierrors.IsNotFound(err), ignore(apierrors.IsNotFound, err)
+	}
+	if !nodeReady(node) || node.Spec.Unschedulable {
+		return true, nil
+	}
+	logger := klog.FromContext(ctx)
+	for _, pod := range pods {
+		if _, untolerated := corev1helpers.FindMatchingUntoleratedTaint(logger, node.Spec.Taints, pod.Spec.Tolerations, func(taint *corev1.Taint) bool {
+			return taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute
+		}, true); untolerated {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// tolerated says that each of the taints is tolerated.
+func tolerated(taints []resourceapi.DeviceTaint, tolerations []resourceapi.DeviceToleration) bool {
+	for _, taint := range taints {
+		if !slices.ContainsFunc(tolerations, func(t resourceapi.DeviceToleration) bool { return resourceclaim.ToleratesTaint(t, taint) }) {
+			return false
+		}
+	}
+	return true
+}
+
+func compareNames[T client.Object](a, b T) int {
+	switch {
+	case a.GetName() < b.GetName():
+		return -1
+	case a.GetName() > b.GetName():
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,262 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
+)
+
+const (
+	// settleTime is how long the planner waits after a change before it plans: pods of a gang, and
+	// the claims that a finished job frees, come in bursts.
+	settleTime = 20 * time.Millisecond
+	// restFactor bounds the planner's share of a core: after planning it rests that many times as long
+	// as planning took.
+	restFactor = 4
+)
+
+// cluster is what the planner needs of placement.Cluster.
+type cluster interface {
+	Plan(ctx context.Context, gangs []placement.Gang) []placement.Decision
+	SetGang(gang *v1alpha1.GangClaim)
+	DeleteGang(key types.NamespacedName)
+}
+
+// planner plans all gangs that wait, together: order and earmarks hold only when all are seen at once.
+// Gangs are asked for one by one; what was asked for and what changed meanwhile is planned in one go.
+//
+// A plan that was taken is reserved before anyone has written it, so that the next run does not hand
+// the same devices out again; Committed or GiveBack ends that.
+type planner struct {
+	cluster cluster
+	clock   clock.Clock
+	// answered is called, without locks, for each gang with a new answer.
+	answered func(types.NamespacedName)
+	observe  func(took time.Duration, gangs int)
+
+	wake chan struct{} // of capacity 1
+
+	mu      sync.Mutex // held while planning
+	waiting map[types.UID]*question
+	taken   map[types.UID]*v1alpha1.GangClaim // plans being written
+}
+
+// question is a gang that waits for a plan.
+type question struct {
+	key    types.NamespacedName
+	gang   placement.Gang
+	asked  string // what the answer must be for
+	answer *placement.Decision
+	// answeredFor is asked at the time of the answer.
+	answeredFor string
+}
+
+func newPlanner(c cluster, clk clock.Clock, answered func(types.NamespacedName), observe func(time.Duration, int)) *planner {
+	return &planner{
+		cluster:  c,
+		clock:    clk,
+		answered: answered,
+		observe:  observe,
+		wake:     make(chan struct{}, 1),
+		waiting:  map[types.UID]*question{},
+		taken:    map[types.UID]*v1alpha1.GangClaim{},
+	}
+}
+
+// Changed says that the cluster has changed in a way that may matter to gangs that wait.
+func (p *planner) Changed() {
+	select {
+	case p.wake <- struct{}{}:
+	default: // it will see this change too
+	}
+}
+
+// Ask returns the planner's answer for a gang, or false when it comes later: answered is called then,
+// and whenever it changes. An answer with a plan is given once, and the plan's devices are taken with
+// it: call Committed or GiveBack.
+func (p *planner) Ask(gang placement.Gang) (placement.Decision, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	uid := gang.Claim.UID
+	asked := fingerprint(gang)
+	q := p.waiting[uid]
+	if q == nil {
+		q = &question{key: keyOf(gang.Claim)}
+		p.waiting[uid] = q
+	}
+	q.gang = gang
+	if q.asked != asked {
+		q.asked = asked
+		p.Changed()
+	}
+	if q.answer == nil || q.answeredFor != asked {
+		return placement.Decision{}, false
+	}
+	answer := *q.answer
+	if answer.Plan != nil {
+		reserved := gang.Claim.DeepCopy()
+		reserved.Status.Plan = answer.Plan
+		p.taken[uid] = reserved
+		p.cluster.SetGang(reserved)
+		delete(p.waiting, uid)
+	}
+	return answer, true
+}
+
+// Forget ends a question: the gang does not wait any more.
+func (p *planner) Forget(uid types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.waiting[uid]; ok {
+		delete(p.waiting, uid)
+		p.Changed() // what was earmarked for it is free for others
+	}
+}
+
+// Committed ends the reservation of a plan that was taken: written is the GangClaim that says so now.
+func (p *planner) Committed(written *v1alpha1.GangClaim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.taken[written.UID]; ok {
+		p.taken[written.UID] = written
+		p.cluster.SetGang(reservation(written))
+	}
+}
+
+// GiveBack returns a plan that was taken and not written. before is the GangClaim as it is.
+func (p *planner) GiveBack(before *v1alpha1.GangClaim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.taken[before.UID]; ok {
+		delete(p.taken, before.UID)
+		p.cluster.SetGang(reservation(before))
+		p.Changed()
+	}
+}
+
+// Observe follows a GangClaim as the cache shows it, which may be older than what was written last.
+func (p *planner) Observe(gang *v1alpha1.GangClaim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if taken, ok := p.taken[gang.UID]; ok && olderThan(gang, taken) {
+		return
+	}
+	delete(p.taken, gang.UID)
+	p.cluster.SetGang(reservation(gang))
+	p.Changed()
+}
+
+// Gone follows the deletion of a GangClaim.
+func (p *planner) Gone(gang *v1alpha1.GangClaim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.taken, gang.UID)
+	delete(p.waiting, gang.UID)
+	p.cluster.DeleteGang(keyOf(gang))
+	p.Changed()
+}
+
+// Run plans until ctx ends.
+func (p *planner) Run(ctx context.Context) {
+	var rest time.Duration
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+		}
+		pause := p.clock.NewTimer(max(settleTime, rest))
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C():
+		}
+		select {
+		case <-p.wake: // this run sees it
+		default:
+		}
+		rest = restFactor * p.plan(ctx)
+	}
+}
+
+// plan answers all questions, and returns how long that took.
+func (p *planner) plan(ctx context.Context) time.Duration {
+	changed, took := p.planLocked(ctx)
+	for _, key := range changed {
+		p.answered(key)
+	}
+	return took
+}
+
+func (p *planner) planLocked(ctx context.Context) (changed []types.NamespacedName, took time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.waiting) == 0 {
+		return nil, 0
+	}
+	gangs := make([]placement.Gang, 0, len(p.waiting))
+	for _, q := range p.waiting {
+		gangs = append(gangs, q.gang)
+	}
+	start := p.clock.Now()
+	decisions := p.cluster.Plan(ctx, gangs)
+	took = p.clock.Since(start)
+	if ctx.Err() != nil {
+		return nil, took
+	}
+	p.observe(took, len(gangs))
+	klog.FromContext(ctx).V(4).Info("Planned", "gangs", len(gangs), "took", took)
+	for _, decision := range decisions {
+		q := p.waiting[decision.Gang]
+		if q == nil {
+			continue
+		}
+		if q.answeredFor != q.asked || !sameAnswer(q.answer, decision) {
+			changed = append(changed, q.key)
+		}
+		q.answer, q.answeredFor = &decision, q.asked
+	}
+	return changed, took
+}
+
+// sameAnswer compares refusals: a plan is always news.
+func sameAnswer(before *placement.Decision, now placement.Decision) bool {
+	return before != nil && before.Plan == nil && now.Plan == nil &&
+		before.Refusal != nil && now.Refusal != nil &&
+		before.Refusal.Reason == now.Refusal.Reason && before.Refusal.Message == now.Refusal.Message
+}
+
+// fingerprint tells two questions about a gang apart.
+func fingerprint(gang placement.Gang) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d %d", gang.Claim.Generation, gang.Priority)
+	for _, pod := range gang.Pods {
+		fmt.Fprintf(&b, " %s", pod.UID)
+	}
+	fmt.Fprintf(&b, " %v %t %v", gang.Placed, gang.Only != nil, gang.Only)
+	return b.String()
+}
+
+// reservation is a GangClaim whose plan takes devices from others. Once it is being unfenced only what
+// its claims hold is taken.
+func reservation(gang *v1alpha1.GangClaim) *v1alpha1.GangClaim {
+	if plan := gang.Status.Plan; plan == nil || plan.Step != v1alpha1.StepUnfencing {
+		return gang
+	}
+	open := *gang
+	open.Status.Plan = nil
+	return &open
+}

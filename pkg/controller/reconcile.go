@@ -1,0 +1,128 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/gang"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
+)
+
+// conflictDelay is when to look again after a write was refused because the object had changed: the
+// change is on its way to the cache.
+const conflictDelay = 20 * time.Millisecond
+
+// reconciler moves one gang on: gather, decide, apply.
+type reconciler struct {
+	client   client.Client
+	observer *observer
+	planner  *planner
+	applier  *applier
+	events   *eventSender
+	metrics  *metrics
+	watched  *watched
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	after, err := r.reconcile(ctx, request)
+	switch {
+	case apierrors.IsConflict(err):
+		r.metrics.conflicts.Inc()
+		klog.FromContext(ctx).V(3).Info("Refused because of a change, looking again", "err", err)
+		return reconcile.Result{RequeueAfter: conflictDelay}, nil
+	case err != nil:
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: after}, nil
+}
+
+func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (time.Duration, error) {
+	claim := &v1alpha1.GangClaim{}
+	if err := r.client.Get(ctx, request.NamespacedName, claim); err != nil {
+		r.watched.remove(request.NamespacedName)
+		return 0, ignore(apierrors.IsNotFound, err)
+	}
+	r.watched.set(request.NamespacedName, claim.Status.Plan)
+	observation, err := r.observer.observe(ctx, claim)
+	if err != nil {
+		return 0, err
+	}
+	if question, ok := gang.Plannable(observation); ok {
+		answer, answered := r.planner.Ask(question)
+		if !answered {
+			return 0, nil // the planner calls back
+		}
+		observation.Placement = &answer
+	} else {
+		r.planner.Forget(claim.UID)
+	}
+
+	decision := gang.Decide(observation)
+	written, err := r.writeStatus(ctx, claim, decision.Status)
+	if err != nil {
+		if taken(observation.Placement) {
+			r.planner.GiveBack(claim)
+		}
+		return 0, err
+	}
+	if taken(observation.Placement) {
+		// Also where the plan was not wanted after all.
+		r.planner.Committed(written)
+	}
+	r.watched.set(request.NamespacedName, written.Status.Plan)
+	r.events.send(written, decision.Events)
+	for _, action := range decision.Actions {
+		if err := r.act(ctx, action); err != nil {
+			return 0, err
+		}
+	}
+	return decision.RequeueAfter, nil
+}
+
+// writeStatus writes the status if it differs, on the condition that the GangClaim is the one that was
+// observed, and returns the GangClaim as it is now.
+func (r *reconciler) writeStatus(ctx context.Context, observed *v1alpha1.GangClaim, status v1alpha1.GangClaimStatus) (*v1alpha1.GangClaim, error) {
+	if equality.Semantic.DeepEqual(observed.Status, status) {
+		return observed, nil
+	}
+	claim := observed.DeepCopy()
+	claim.Status = status
+	if err := r.client.Status().Update(ctx, claim); err != nil {
+		return nil, fmt.Errorf("write status of GangClaim %s: %w", keyOf(claim), err)
+	}
+	step := v1alpha1.GangStep("")
+	if status.Plan != nil {
+		step = status.Plan.Step
+	}
+	klog.FromContext(ctx).V(2).Info("Wrote status", "step", step, "plan", planHash(claim))
+	r.metrics.observeStatus(observed, claim)
+	return claim, r.applier.wrote("Status" + string(step))
+}
+
+func (r *reconciler) act(ctx context.Context, action gang.Action) error {
+	klog.FromContext(ctx).V(3).Info("Acting", "action", action.Verb())
+	err := r.applier.apply(ctx, action)
+	r.metrics.actions.WithLabelValues(action.Verb(), result(err)).Inc()
+	return err
+}
+
+func taken(answer *placement.Decision) bool { return answer != nil && answer.Plan != nil }
+
+func planHash(claim *v1alpha1.GangClaim) string {
+	if claim.Status.Plan == nil {
+		return ""
+	}
+	return claim.Status.Plan.Hash
+}
