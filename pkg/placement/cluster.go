@@ -1,0 +1,169 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/cel"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+// celFeatures are those of CEL selectors that are on by default in Kubernetes 1.37.
+var celFeatures = cel.Features{EnableConsumableCapacity: true}
+
+// compiledExpressions is how many CEL expressions stay compiled: those of classes and of the gangs that
+// wait. kube-scheduler keeps 10.
+const compiledExpressions = 256
+
+// Cluster is what the planner knows: an index that follows the objects of the API server. Setting an
+// object costs as much as the object is large; nothing is evaluated twice that did not change. It is
+// safe for concurrent use.
+//
+// Objects belong to whoever sets them and must not change afterwards, as those of informers.
+type Cluster struct {
+	mutex sync.Mutex
+
+	cel      *cel.Cache
+	views    map[viewKey]*view
+	viewUses int64
+	attempts int64
+	classes  map[string]*resourceapi.DeviceClass
+
+	slices  map[string]*slice
+	pools   map[poolKey]*pool
+	devices map[DeviceID]*device
+	domains map[string]*domain
+
+	claims map[types.NamespacedName]*claim
+	uses   map[DeviceID]*use
+
+	rules     map[string]*resourceapi.DeviceTaintRule
+	poolRules map[poolKey]map[string]*resourceapi.DeviceTaintRule
+	wideRules map[string]*resourceapi.DeviceTaintRule
+
+	nodes     map[string]*node
+	nodeNames []string // of nodes, sorted
+	pods      map[types.NamespacedName]*pod
+	unbound   map[types.NamespacedName]*pod
+
+	quotas map[string]map[string]*corev1.ResourceQuota // by namespace and name
+	gangs  map[types.NamespacedName]*reservation
+}
+
+// NewCluster returns an empty cluster.
+func NewCluster() *Cluster {
+	return &Cluster{
+		cel:       cel.NewCache(compiledExpressions, celFeatures),
+		views:     map[viewKey]*view{},
+		classes:   map[string]*resourceapi.DeviceClass{},
+		slices:    map[string]*slice{},
+		pools:     map[poolKey]*pool{},
+		devices:   map[DeviceID]*device{},
+		domains:   map[string]*domain{},
+		claims:    map[types.NamespacedName]*claim{},
+		uses:      map[DeviceID]*use{},
+		rules:     map[string]*resourceapi.DeviceTaintRule{},
+		poolRules: map[poolKey]map[string]*resourceapi.DeviceTaintRule{},
+		wideRules: map[string]*resourceapi.DeviceTaintRule{},
+		nodes:     map[string]*node{},
+		pods:      map[types.NamespacedName]*pod{},
+		unbound:   map[types.NamespacedName]*pod{},
+		quotas:    map[string]map[string]*corev1.ResourceQuota{},
+		gangs:     map[types.NamespacedName]*reservation{},
+	}
+}
+
+// SetClass adds or replaces a DeviceClass.
+func (c *Cluster) SetClass(class *resourceapi.DeviceClass) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.classes[class.Name] = class
+}
+
+// DeleteClass removes a DeviceClass by name.
+func (c *Cluster) DeleteClass(name string) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	delete(c.classes, name)
+}
+
+// SetQuota adds or replaces a ResourceQuota.
+func (c *Cluster) SetQuota(quota *corev1.ResourceQuota) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.quotas[quota.Namespace] == nil {
+		c.quotas[quota.Namespace] = map[string]*corev1.ResourceQuota{}
+	}
+	c.quotas[quota.Namespace][quota.Name] = quota
+}
+
+// DeleteQuota removes a ResourceQuota.
+func (c *Cluster) DeleteQuota(key types.NamespacedName) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	delete(c.quotas[key.Namespace], key.Name)
+	if len(c.quotas[key.Namespace]) == 0 {
+		delete(c.quotas, key.Namespace)
+	}
+}
+
+// reservation is what a GangClaim's committed plan takes before others can see it: its rules and claims
+// come later.
+type reservation struct {
+	gang    types.UID
+	devices []DeviceID
+}
+
+// SetGang adds or replaces a GangClaim. The devices of its status.plan are planned for no other gang
+// from then on, whether or not their fence is there yet; set it right after its plan was written.
+func (c *Cluster) SetGang(gang *v1alpha1.GangClaim) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	key := types.NamespacedName{Namespace: gang.Namespace, Name: gang.Name}
+	c.dropReservation(key)
+	if gang.Status.Plan == nil {
+		return
+	}
+	r := &reservation{gang: gang.UID, devices: PlannedDevices(gang.Status.Plan)}
+	for _, id := range r.devices {
+		c.use(id).reserved = append(c.use(id).reserved, gang.UID)
+	}
+	c.gangs[key] = r
+}
+
+// DeleteGang removes a GangClaim.
+func (c *Cluster) DeleteGang(key types.NamespacedName) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.dropReservation(key)
+}
+
+func (c *Cluster) dropReservation(key types.NamespacedName) {
+	r := c.gangs[key]
+	if r == nil {
+		return
+	}
+	delete(c.gangs, key)
+	for _, id := range r.devices {
+		u := c.use(id)
+		u.reserved = without(u.reserved, r.gang)
+		c.forget(id)
+	}
+}
+
+// PlannedDevices are the devices of a plan.
+func PlannedDevices(plan *v1alpha1.GangPlan) []DeviceID {
+	var devices []DeviceID
+	for _, placement := range plan.Placements {
+		for _, d := range placement.Devices {
+			devices = append(devices, DeviceID{Driver: v1alpha1.DriverName, Pool: placement.Pool, Device: d.Name})
+		}
+	}
+	return devices
+}

@@ -1,0 +1,247 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/resourcemodel"
+)
+
+// poolKey names a resource pool.
+type poolKey struct{ driver, name string }
+
+// pool is a resource pool: the slices of its newest generation, as kube-scheduler sees it.
+type pool struct {
+	key poolKey
+	all map[string]*slice // of every generation
+	// The rest follows from all.
+	current  []*slice // of the newest generation, sorted by name
+	complete bool     // all slices of that generation are there, and no name is there twice
+	node     string   // where all its devices are; empty when they are reached from elsewhere too
+	devices  []*device
+	counters bool // the devices share counters
+}
+
+// slice is a ResourceSlice.
+type slice struct {
+	object  *resourceapi.ResourceSlice
+	devices []*device
+}
+
+// device is a device as it is published, and what became of it.
+type device struct {
+	id      DeviceID
+	api     *resourceapi.Device
+	order   int // in its pool, as the allocator goes
+	attrID  string
+	product string
+	kind    string
+	pcie    string
+	numa    int64 // -1 when not known
+	domain  *domain
+	// unplannable devices may be given to several claims or wait for conditions: no plan foresees
+	// what becomes of them.
+	unplannable bool
+	use         *use
+	ruleTaints  []resourceapi.DeviceTaint
+
+	// earmarked and planned belong to one call of Plan, which clears them.
+	earmarked, planned bool
+}
+
+// domain is an NVSwitch domain; what is counted belongs to one attempt to place a gang.
+type domain struct {
+	name    string
+	members int // devices that have it, to know when it is gone
+	tally   tally
+}
+
+// SetSlice adds or replaces a ResourceSlice.
+func (c *Cluster) SetSlice(object *resourceapi.ResourceSlice) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.deleteSlice(object.Name)
+	s := &slice{object: object, devices: make([]*device, 0, len(object.Spec.Devices))}
+	for i := range object.Spec.Devices {
+		s.devices = append(s.devices, c.newDevice(object, &object.Spec.Devices[i]))
+	}
+	c.slices[object.Name] = s
+	key := poolKey{object.Spec.Driver, object.Spec.Pool.Name}
+	p := c.pools[key]
+	if p == nil {
+		p = &pool{key: key, all: map[string]*slice{}}
+		c.pools[key] = p
+	}
+	p.all[object.Name] = s
+	c.rebuild(p)
+}
+
+// DeleteSlice removes a ResourceSlice by name.
+func (c *Cluster) DeleteSlice(name string) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.deleteSlice(name)
+}
+
+func (c *Cluster) deleteSlice(name string) {
+	s := c.slices[name]
+	if s == nil {
+		return
+	}
+	delete(c.slices, name)
+	for _, d := range s.devices {
+		if d.domain != nil {
+			if d.domain.members--; d.domain.members == 0 {
+				delete(c.domains, d.domain.name)
+			}
+		}
+	}
+	key := poolKey{s.object.Spec.Driver, s.object.Spec.Pool.Name}
+	p := c.pools[key]
+	delete(p.all, name)
+	c.rebuild(p)
+	for _, d := range s.devices {
+		d.use.published--
+		c.forget(d.id)
+	}
+	if len(p.all) == 0 {
+		delete(c.pools, key)
+	}
+}
+
+func (c *Cluster) newDevice(slice *resourceapi.ResourceSlice, api *resourceapi.Device) *device {
+	driver := slice.Spec.Driver
+	d := &device{
+		id:      DeviceID{Driver: driver, Pool: slice.Spec.Pool.Name, Device: api.Name},
+		api:     api,
+		attrID:  text(api, driver, resourcemodel.AttributeID),
+		product: text(api, driver, resourcemodel.AttributeProductName),
+		kind:    text(api, driver, resourcemodel.AttributeType),
+		pcie:    text(api, driver, resourcemodel.AttributePCIeRoot),
+		numa:    -1,
+	}
+	if a := attribute(api, driver, resourcemodel.AttributeNUMANode); a != nil && a.IntValue != nil {
+		d.numa = *a.IntValue
+	}
+	if name := text(api, driver, resourcemodel.AttributeNVSwitchDomain); name != "" {
+		if c.domains[name] == nil {
+			c.domains[name] = &domain{name: name}
+		}
+		d.domain = c.domains[name]
+		d.domain.members++
+	}
+	d.unplannable = ptr.Deref(api.AllowMultipleAllocations, false) || len(api.BindingConditions) > 0
+	d.use = c.use(d.id)
+	d.use.published++
+	return d
+}
+
+// attribute finds an attribute by its name with or without the driver's domain, as constraints do.
+func attribute(d *resourceapi.Device, driver string, name resourceapi.QualifiedName) *resourceapi.DeviceAttribute {
+	if a, ok := d.Attributes[name]; ok {
+		return &a
+	}
+	if a, ok := d.Attributes[resourceapi.QualifiedName(driver)+"/"+name]; ok {
+		return &a
+	}
+	return nil
+}
+
+func text(d *resourceapi.Device, driver string, name resourceapi.QualifiedName) string {
+	if a := attribute(d, driver, name); a != nil {
+		return ptr.Deref(a.StringValue, "")
+	}
+	return ""
+}
+
+// rebuild brings a pool up to date with its slices.
+func (c *Cluster) rebuild(p *pool) {
+	for _, d := range p.devices {
+		if c.devices[d.id] == d {
+			delete(c.devices, d.id)
+		}
+	}
+	c.detach(p)
+	before := p.current
+	p.current, p.devices, p.node, p.counters = nil, nil, "", false
+	for _, s := range p.all {
+		switch generation := s.object.Spec.Pool.Generation; {
+		case len(p.current) == 0 || generation > p.current[0].object.Spec.Pool.Generation:
+			p.current = []*slice{s}
+		case generation == p.current[0].object.Spec.Pool.Generation:
+			p.current = append(p.current, s)
+		}
+	}
+	slices.SortFunc(p.current, func(a, b *slice) int { return cmp.Compare(a.object.Name, b.object.Name) })
+	p.complete = len(p.current) > 0 && int64(len(p.current)) == p.current[0].object.Spec.Pool.ResourceSliceCount
+	for i, s := range p.current {
+		node := ptr.Deref(s.object.Spec.NodeName, "")
+		if i > 0 && node != p.node {
+			node = ""
+		}
+		p.node = node
+		p.counters = p.counters || len(s.object.Spec.SharedCounters) > 0
+		for _, d := range s.devices {
+			if c.devices[d.id] != nil {
+				p.complete = false
+			}
+			c.devices[d.id] = d
+			d.order = len(p.devices)
+			p.devices = append(p.devices, d)
+		}
+	}
+	for _, s := range before {
+		if !p.complete || !slices.Contains(p.current, s) {
+			c.dropMatches(s)
+		}
+	}
+	c.attach(p)
+	c.applyRules(p)
+}
+
+// plannable reports whether devices of the pool can be in a plan: the selector of a gang's claims names
+// the driver, and a member runs where its devices are.
+func (p *pool) plannable() bool { return p.key.driver == v1alpha1.DriverName && p.node != "" }
+
+// attach lists the pool at its node.
+func (c *Cluster) attach(p *pool) {
+	if !p.plannable() {
+		return
+	}
+	n := c.node(p.node)
+	at, _ := slices.BinarySearchFunc(n.pools, p, func(a, b *pool) int { return cmp.Compare(a.key.name, b.key.name) })
+	n.pools = slices.Insert(n.pools, at, p)
+}
+
+// detach takes the pool from the node it is listed at.
+func (c *Cluster) detach(p *pool) {
+	n := c.nodes[p.node]
+	if n == nil {
+		return
+	}
+	n.pools = without(n.pools, p)
+	c.forgetNode(n)
+}
+
+// sortedPools are all pools in the allocator's order.
+func (c *Cluster) sortedPools() []*pool {
+	return slices.SortedFunc(maps.Values(c.pools), func(a, b *pool) int {
+		return cmp.Or(cmp.Compare(a.key.driver, b.key.driver), cmp.Compare(a.key.name, b.key.name))
+	})
+}
+
+// without returns the list without the first such element.
+func without[T comparable](list []T, element T) []T {
+	if at := slices.Index(list, element); at >= 0 {
+		return slices.Delete(list, at, at+1)
+	}
+	return list
+}

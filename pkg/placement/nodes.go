@@ -1,0 +1,274 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"reflect"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	resourcehelpers "k8s.io/component-helpers/resource"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2" //nolint:depguard // the helpers take a logger; nothing is logged
+)
+
+// amounts are quantities of resources: millicores of CPU, else units.
+type amounts map[corev1.ResourceName]int64
+
+func amount(name corev1.ResourceName, q resource.Quantity) int64 {
+	if name == corev1.ResourceCPU {
+		return q.MilliValue()
+	}
+	return q.Value()
+}
+
+func amountsOf(list corev1.ResourceList) amounts {
+	a := make(amounts, len(list))
+	for name, q := range list {
+		a[name] = amount(name, q)
+	}
+	return a
+}
+
+// node is a node, what its pods take, and its devices. It is there while any of them is.
+type node struct {
+	name        string
+	object      *corev1.Node
+	allocatable amounts
+	requested   amounts // of the pods bound to it that are not over, pods themselves included
+	pods        int
+	pools       []*pool
+	// loose stands for the domain of devices that have none.
+	loose domain
+	// planned belongs to one call of Plan, which clears it.
+	planned amounts
+}
+
+// pod is a pod and what it takes of its node.
+type pod struct {
+	object   *corev1.Pod
+	node     string // empty when it takes nothing
+	requests amounts
+}
+
+// SetNode adds or replaces a Node.
+func (c *Cluster) SetNode(object *corev1.Node) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	n := c.node(object.Name)
+	n.object = object
+	n.allocatable = amountsOf(object.Status.Allocatable)
+}
+
+// DeleteNode removes a Node by name.
+func (c *Cluster) DeleteNode(name string) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if n := c.nodes[name]; n != nil {
+		n.object, n.allocatable = nil, nil
+		c.forgetNode(n)
+	}
+}
+
+func (c *Cluster) node(name string) *node {
+	n := c.nodes[name]
+	if n == nil {
+		n = &node{name: name, requested: amounts{}}
+		c.nodes[name] = n
+		at, _ := slices.BinarySearch(c.nodeNames, name)
+		c.nodeNames = slices.Insert(c.nodeNames, at, name)
+	}
+	return n
+}
+
+func (c *Cluster) forgetNode(n *node) {
+	if n.object != nil || n.pods > 0 || len(n.pools) > 0 {
+		return
+	}
+	delete(c.nodes, n.name)
+	if at, ok := slices.BinarySearch(c.nodeNames, n.name); ok {
+		c.nodeNames = slices.Delete(c.nodeNames, at, at+1)
+	}
+}
+
+// SetPod adds or replaces a Pod.
+func (c *Cluster) SetPod(object *corev1.Pod) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	key := types.NamespacedName{Namespace: object.Namespace, Name: object.Name}
+	c.deletePod(key)
+	p := &pod{object: object}
+	c.pods[key] = p
+	switch {
+	case over(object):
+	case object.Spec.NodeName == "":
+		c.unbound[key] = p
+	default:
+		p.node, p.requests = object.Spec.NodeName, podRequests(object)
+		n := c.node(p.node)
+		n.pods++
+		for name, value := range p.requests {
+			n.requested[name] += value
+		}
+	}
+}
+
+// DeletePod removes a Pod.
+func (c *Cluster) DeletePod(key types.NamespacedName) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.deletePod(key)
+}
+
+func (c *Cluster) deletePod(key types.NamespacedName) {
+	p := c.pods[key]
+	if p == nil {
+		return
+	}
+	delete(c.pods, key)
+	delete(c.unbound, key)
+	if p.node == "" {
+		return
+	}
+	n := c.nodes[p.node]
+	n.pods--
+	for name, value := range p.requests {
+		if n.requested[name] -= value; n.requested[name] == 0 {
+			delete(n.requested, name)
+		}
+	}
+	c.forgetNode(n)
+}
+
+func over(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// podRequests is what a pod takes of its node, as kube-scheduler counts it.
+func podRequests(pod *corev1.Pod) amounts {
+	requests := amountsOf(resourcehelpers.PodRequests(pod, resourcehelpers.PodResourcesOptions{
+		UseStatusResources: true,
+		InPlacePodLevelResourcesVerticalScalingEnabled: true,
+	}))
+	requests[corev1.ResourcePods] = 1
+	return requests
+}
+
+// needs is what the nodes of a gang must offer: enough for each of its pods, since any of them may be
+// scheduled to any of the nodes.
+type needs struct {
+	kinds    []podKind
+	requests []need
+}
+
+// need is the most that a pod of the gang requests of a resource.
+type need struct {
+	name  corev1.ResourceName
+	value int64
+}
+
+// podKind is what pods say about nodes.
+type podKind struct {
+	spec        *corev1.PodSpec
+	affinity    nodeaffinity.RequiredNodeAffinity
+	anywhere    bool // no selector, no required affinity
+	tolerations []corev1.Toleration
+}
+
+// needsOf gathers what the pods ask of a node. Resources that a DeviceClass stands for are left to the
+// scheduler: no node has them.
+func (c *Cluster) needsOf(pods []*corev1.Pod) needs {
+	most := amounts{corev1.ResourcePods: 1}
+	var n needs
+	for _, p := range pods {
+		for name, value := range podRequests(p) {
+			most[name] = max(most[name], value)
+		}
+		if !slices.ContainsFunc(n.kinds, func(k podKind) bool { return sameKind(k.spec, &p.Spec) }) {
+			n.kinds = append(n.kinds, podKind{
+				spec:        &p.Spec,
+				affinity:    nodeaffinity.GetRequiredNodeAffinity(p),
+				anywhere:    len(p.Spec.NodeSelector) == 0 && (p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil),
+				tolerations: p.Spec.Tolerations,
+			})
+		}
+	}
+	for name, value := range most {
+		if value > 0 && c.classOfResource(name) == nil {
+			n.requests = append(n.requests, need{name, value})
+		}
+	}
+	return n
+}
+
+func sameKind(a, b *corev1.PodSpec) bool {
+	return reflect.DeepEqual(a.NodeSelector, b.NodeSelector) &&
+		reflect.DeepEqual(a.Affinity, b.Affinity) &&
+		reflect.DeepEqual(a.Tolerations, b.Tolerations)
+}
+
+// suits reports whether every pod of the gang may run on the node, now and later: what its pods take is
+// not looked at.
+func (n *node) suits(needs needs) bool {
+	if n.object == nil || !ready(n.object) {
+		return false
+	}
+	for i := range needs.kinds {
+		if !n.suitsKind(&needs.kinds[i]) {
+			return false
+		}
+	}
+	return len(needs.kinds) > 0 || !n.object.Spec.Unschedulable && len(n.object.Spec.Taints) == 0
+}
+
+func (n *node) suitsKind(k *podKind) bool {
+	if n.object.Spec.Unschedulable && !corev1helpers.TolerationsTolerateTaint(klog.Background(), k.tolerations, &corev1.Taint{
+		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
+	}, false) {
+		return false
+	}
+	if len(n.object.Spec.Taints) > 0 {
+		if _, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), n.object.Spec.Taints, k.tolerations, keepsOff, false); untolerated {
+			return false
+		}
+	}
+	if k.anywhere {
+		return true
+	}
+	match, err := k.affinity.Match(n.object)
+	return match && err == nil
+}
+
+func keepsOff(t *corev1.Taint) bool {
+	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+}
+
+func ready(n *corev1.Node) bool {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == corev1.NodeReady {
+			return n.Status.Conditions[i].Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// room is how many pods of the gang the node holds next to those that it has, or, if empty, without
+// any.
+func (n *node) room(needs needs, empty bool) int {
+	room := int64(resourceMembersMax)
+	for _, need := range needs.requests {
+		left := n.allocatable[need.name]
+		if !empty {
+			left -= n.requested[need.name] + n.planned[need.name]
+		}
+		room = min(room, max(left, 0)/need.value)
+	}
+	return int(room)
+}
+
+// resourceMembersMax is more than a gang has members.
+const resourceMembersMax = 1 << 16

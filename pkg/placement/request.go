@@ -1,0 +1,147 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+// request is a gang as the planner sees it.
+type request struct {
+	claim       *v1alpha1.GangClaim
+	uid         types.UID
+	members     int
+	perMember   int
+	class       *resourceapi.DeviceClass
+	view        *view
+	tolerations []resourceapi.DeviceToleration
+	needs       needs
+	only        map[DeviceID]bool // nil: all
+	// node and domain are those of members that have their place already.
+	node, domain string
+	// scattered says that these are at several nodes or in several domains.
+	scatteredNodes, scatteredDomains bool
+}
+
+// order is the total order in which gangs are planned: priority, age, UID.
+func order(gangs []Gang) []Gang {
+	return slices.SortedFunc(slices.Values(gangs), func(a, b Gang) int {
+		return cmp.Or(
+			-cmp.Compare(a.Priority, b.Priority),
+			a.Claim.CreationTimestamp.Compare(b.Claim.CreationTimestamp.Time),
+			cmp.Compare(a.Claim.UID, b.Claim.UID),
+		)
+	})
+}
+
+// newRequest reads the gang, or says why it cannot be planned whatever is free.
+func (c *Cluster) newRequest(ctx context.Context, g Gang) (*request, *Refusal) {
+	spec := g.Claim.Spec
+	r := &request{
+		claim:       g.Claim,
+		uid:         g.Claim.UID,
+		members:     len(g.Pods),
+		perMember:   int(spec.DevicesPerMember),
+		tolerations: slices.Concat(spec.Tolerations, []resourceapi.DeviceToleration{ownFence(g.Claim.UID)}),
+		needs:       c.needsOf(g.Pods),
+	}
+	if len(g.Pods) == 0 {
+		r.members = int(spec.Members)
+	}
+	if r.members < 1 || r.perMember < 1 {
+		return nil, &Refusal{Reason: ReasonNotSupported, Message: fmt.Sprintf(
+			"spec.members is %d and spec.devicesPerMember %d: both must be at least 1", spec.Members, spec.DevicesPerMember)}
+	}
+	if g.Only != nil {
+		r.only = map[DeviceID]bool{}
+		for _, id := range g.Only {
+			r.only[id] = true
+		}
+	}
+	for i, id := range g.Placed {
+		node, domain := c.whereabouts(id)
+		r.scatteredNodes = r.scatteredNodes || i > 0 && node != r.node
+		r.scatteredDomains = r.scatteredDomains || domain == "" || i > 0 && domain != r.domain
+		r.node, r.domain = node, domain
+	}
+	if r.class = c.classes[spec.DeviceClassName]; r.class == nil {
+		return nil, &Refusal{Reason: ReasonNoSuchClass, Message: fmt.Sprintf(
+			"spec.deviceClassName: there is no DeviceClass %s", spec.DeviceClassName)}
+	}
+	r.view = c.view(r.class, spec.Selectors)
+	if err := c.check(ctx, r.view); err != nil {
+		return nil, &Refusal{Reason: ReasonSelectorFails, Message: fmt.Sprintf(
+			"%v: kube-scheduler would not schedule the pods. Read attributes that may be absent with optional access, as in .?name.orValue(\"\")", err)}
+	}
+	if len(r.view.repeated) > 0 {
+		return nil, &Refusal{Reason: ReasonNotSupported, Message: c.repeatedMessage(r.view)}
+	}
+	return r, nil
+}
+
+func (c *Cluster) whereabouts(id DeviceID) (node, domain string) {
+	if p := c.pools[poolKey{id.Driver, id.Pool}]; p != nil {
+		node = p.node
+	}
+	if d := c.devices[id]; d != nil && d.domain != nil {
+		domain = d.domain.name
+	}
+	return node, domain
+}
+
+// repeatedMessage names the devices that share an id.
+func (c *Cluster) repeatedMessage(v *view) string {
+	var same []*device
+	for _, p := range c.sortedPools() {
+		for _, s := range p.current {
+			m := v.matches[s]
+			for i, d := range s.devices {
+				if m != nil && m.class[i] && v.repeated[d.attrID] && (len(same) == 0 || same[0].attrID == d.attrID) {
+					same = append(same, d)
+				}
+			}
+		}
+	}
+	if len(same) < 2 {
+		return "two devices of the class have the same attribute id"
+	}
+	return fmt.Sprintf("device %s of pool %s and device %s of pool %s have the same attribute id %q: a plan could not tell them apart. Take one of them out of the DeviceClass %s",
+		same[0].id.Device, same[0].id.Pool, same[1].id.Device, same[1].id.Pool, same[0].attrID, v.class.Name)
+}
+
+// scope is what devices have to share.
+type scope struct {
+	member v1alpha1.MemberScope
+	gang   v1alpha1.GangScope
+}
+
+// scopes lists what to try, best first: with mode Preferred the gang's scope is given up first, then
+// the members'.
+func (r *request) scopes() []scope {
+	asked := scope{
+		member: cmp.Or(r.claim.Spec.Topology.Member, v1alpha1.MemberNVSwitchDomain),
+		gang:   cmp.Or(r.claim.Spec.Topology.Gang, v1alpha1.GangAny),
+	}
+	if r.claim.Spec.Topology.Mode != v1alpha1.TopologyPreferred {
+		return []scope{asked}
+	}
+	return slices.Compact([]scope{
+		asked,
+		{asked.member, v1alpha1.GangAny},
+		{v1alpha1.MemberNode, v1alpha1.GangAny},
+	})
+}
+
+// scattered reports whether members that have their place already are not in the scope.
+func (r *request) scattered(s scope) bool {
+	return s.gang == v1alpha1.GangNode && r.scatteredNodes || s.gang == v1alpha1.GangNVSwitchDomain && r.scatteredDomains
+}

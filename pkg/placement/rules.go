@@ -1,0 +1,209 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"maps"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+// SetRule adds or replaces a DeviceTaintRule. Its taint applies as in kube-scheduler: a rule without a
+// selector taints nothing, and what a selector leaves out matches everything.
+func (c *Cluster) SetRule(rule *resourceapi.DeviceTaintRule) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.deleteRule(rule.Name)
+	c.rules[rule.Name] = rule
+	if key, ok := poolOfRule(rule); ok {
+		if c.poolRules[key] == nil {
+			c.poolRules[key] = map[string]*resourceapi.DeviceTaintRule{}
+		}
+		c.poolRules[key][rule.Name] = rule
+	} else {
+		c.wideRules[rule.Name] = rule
+	}
+	c.ruleChanged(rule)
+}
+
+// DeleteRule removes a DeviceTaintRule by name.
+func (c *Cluster) DeleteRule(name string) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.deleteRule(name)
+}
+
+func (c *Cluster) deleteRule(name string) {
+	rule := c.rules[name]
+	if rule == nil {
+		return
+	}
+	delete(c.rules, name)
+	delete(c.wideRules, name)
+	if key, ok := poolOfRule(rule); ok {
+		delete(c.poolRules[key], name)
+		if len(c.poolRules[key]) == 0 {
+			delete(c.poolRules, key)
+		}
+	}
+	c.ruleChanged(rule)
+}
+
+// poolOfRule tells whether a rule is about one pool.
+func poolOfRule(rule *resourceapi.DeviceTaintRule) (poolKey, bool) {
+	s := rule.Spec.DeviceSelector
+	if s == nil || s.Driver == nil || s.Pool == nil {
+		return poolKey{}, false
+	}
+	return poolKey{*s.Driver, *s.Pool}, true
+}
+
+func (c *Cluster) ruleChanged(rule *resourceapi.DeviceTaintRule) {
+	if key, ok := poolOfRule(rule); ok {
+		if p := c.pools[key]; p != nil {
+			c.applyRules(p)
+		}
+		return
+	}
+	for _, p := range c.pools {
+		c.applyRules(p)
+	}
+}
+
+// applyRules sets the taints that rules give the devices of a pool.
+func (c *Cluster) applyRules(p *pool) {
+	for _, d := range p.devices {
+		d.ruleTaints = nil
+	}
+	for _, rules := range []map[string]*resourceapi.DeviceTaintRule{c.poolRules[p.key], c.wideRules} {
+		for _, name := range slices.Sorted(maps.Keys(rules)) {
+			for _, d := range p.devices {
+				if selects(rules[name].Spec.DeviceSelector, d.id) {
+					d.ruleTaints = append(d.ruleTaints, rules[name].Spec.Taint)
+				}
+			}
+		}
+	}
+}
+
+func selects(s *resourceapi.DeviceTaintSelector, id DeviceID) bool {
+	return s != nil &&
+		(s.Driver == nil || *s.Driver == id.Driver) &&
+		(s.Pool == nil || *s.Pool == id.Pool) &&
+		(s.Device == nil || *s.Device == id.Device)
+}
+
+// taints calls yield for the device's taints that keep claims off it: NoSchedule and NoExecute. Other
+// effects, None among them, do not.
+func (d *device) taints(yield func(*resourceapi.DeviceTaint) bool) {
+	for _, taints := range [][]resourceapi.DeviceTaint{d.api.Taints, d.ruleTaints} {
+		for i := range taints {
+			switch taints[i].Effect {
+			case resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute:
+				if !yield(&taints[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// tainted reports whether a taint keeps a claim with these tolerations off the device, and whether it
+// is only other gangs' fences that do: those go away by themselves.
+func (d *device) tainted(tolerations []resourceapi.DeviceToleration) (tainted, fenced bool) {
+	if len(d.api.Taints) == 0 && len(d.ruleTaints) == 0 {
+		return false, false
+	}
+	others := false
+	for taint := range d.taints {
+		if slices.ContainsFunc(tolerations, func(t resourceapi.DeviceToleration) bool { return resourceclaim.ToleratesTaint(t, *taint) }) {
+			continue
+		}
+		tainted = true
+		others = others || taint.Key != v1alpha1.ReservedTaintKey
+	}
+	return tainted, tainted && !others
+}
+
+// ownFence is the toleration of a gang's own fence.
+func ownFence(gang types.UID) resourceapi.DeviceToleration {
+	return resourceapi.DeviceToleration{
+		Key:      v1alpha1.ReservedTaintKey,
+		Operator: resourceapi.DeviceTolerationOpEqual,
+		Value:    string(gang),
+		Effect:   resourceapi.DeviceTaintEffectNoSchedule,
+	}
+}
+
+// withRules returns the slice as kube-scheduler sees it: with the taints of rules.
+func (s *slice) withRules() *resourceapi.ResourceSlice {
+	patched := s.object
+	for i, d := range s.devices {
+		if len(d.ruleTaints) == 0 {
+			continue
+		}
+		if patched == s.object {
+			shallow := *s.object
+			shallow.Spec.Devices = slices.Clone(s.object.Spec.Devices)
+			patched = &shallow
+		}
+		patched.Spec.Devices[i].Taints = slices.Concat(s.object.Spec.Devices[i].Taints, d.ruleTaints)
+	}
+	return patched
+}
+
+// DeviceState is what became of a planned device.
+type DeviceState struct {
+	// Gone says that no complete pool lists the device. The rest is empty then.
+	Gone bool
+	// Node is where the device is.
+	Node string
+	// Domain is its NVSwitch domain now, empty when it has none.
+	Domain string
+	// ID is its attribute id.
+	ID string
+	// Taints are those of effect NoSchedule and NoExecute, fences of every gang included.
+	Taints []resourceapi.DeviceTaint
+}
+
+// Tainted returns the taints but for the fence of the gang.
+func (s DeviceState) Tainted(gang types.UID) []resourceapi.DeviceTaint {
+	var others []resourceapi.DeviceTaint
+	for _, t := range s.Taints {
+		if t.Key != v1alpha1.ReservedTaintKey || t.Value != string(gang) {
+			others = append(others, t)
+		}
+	}
+	return others
+}
+
+// DeviceStates tells what became of each of the devices.
+func (c *Cluster) DeviceStates(devices []DeviceID) map[DeviceID]DeviceState {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	states := map[DeviceID]DeviceState{}
+	for _, id := range devices {
+		d := c.devices[id]
+		p := c.pools[poolKey{id.Driver, id.Pool}]
+		if d == nil || p == nil || !p.complete {
+			states[id] = DeviceState{Gone: true}
+			continue
+		}
+		state := DeviceState{Node: p.node, ID: d.attrID}
+		if d.domain != nil {
+			state.Domain = d.domain.name
+		}
+		for taint := range d.taints {
+			state.Taints = append(state.Taints, *ptr.To(*taint))
+		}
+		states[id] = state
+	}
+	return states
+}
