@@ -4,7 +4,6 @@
 package command
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -31,16 +30,100 @@ func newControl() *cobra.Command {
 	}
 	c := &control{dir: dirFlag(cmd)}
 	cmd.AddCommand(
-		c.perGPU("lose", "Let GPUs fall off the bus: they answer no call, and XID 79 is raised", (*simulator.Node).LoseGPU),
-		c.perGPU("remove", "Take GPUs off the bus: they are not counted any more", (*simulator.Node).RemoveGPU),
-		c.perGPU("require-reset", "Let GPUs answer from the driver's cache only", (*simulator.Node).RequireReset),
-		c.perGPU("recover", "Make GPUs healthy and bring their NVLinks up", (*simulator.Node).RecoverGPU),
-		c.xid(), c.nvlink(), c.fabric(), c.mig(), c.driver(), c.delay(), c.calls(), c.show(),
+		c.onGPUs("lose GPU...", "Let GPUs fall off the bus: they answer no call, and XID 79 is raised", (*simulator.Node).LoseGPU),
+		c.onGPUs("remove GPU...", "Take GPUs off the bus: they are not counted any more", (*simulator.Node).RemoveGPU),
+		c.onGPUs("require-reset GPU...", "Let GPUs answer from the driver's cache only", (*simulator.Node).RequireReset),
+		c.onGPUs("recover GPU...", "Make GPUs healthy and bring their NVLinks up", (*simulator.Node).RecoverGPU),
+		c.onGPU("xid GPU CODE", "Raise an XID error of a GPU", parseXID),
+		c.onGPU("nvlink GPU LINK|all up|down", "Take NVLinks of a GPU down or up", parseNVLink),
+		c.onGPU("mig GPU on|off", "Turn MIG mode of a GPU on or off", parseMIG),
+		c.fabric(),
+		c.driver(),
+		c.onNode("delay DURATION", "Make every NVML call take a time, such as 50ms; 0 for none", setDelay),
+		c.onNode("calls on|off|show", "Have NVML calls recorded, and show how many of which there were", controlCalls),
+		c.show(),
 	)
 	return cmd
 }
 
+// control makes the commands, which are of three shapes: they change some GPUs, change something about
+// a GPU, or deal with the node.
 type control struct{ dir *string }
+
+// change is what a command does to a GPU of a node.
+type change = func(node *simulator.Node, gpu int) error
+
+// onGPUs makes a command that does the same to each GPU that it is given.
+func (c *control) onGPUs(use, short string, do change) *cobra.Command {
+	return &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			for _, gpu := range args {
+				if err := c.each(gpu, do); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// onGPU makes a command whose first argument is a GPU, and whose others, as many as use names, parse
+// turns into what to do.
+func (c *control) onGPU(use, short string, parse func(args []string) (change, error)) *cobra.Command {
+	return &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cobra.ExactArgs(strings.Count(use, " ")),
+		RunE: func(_ *cobra.Command, args []string) error {
+			do, err := parse(args[1:])
+			if err != nil {
+				return err
+			}
+			return c.each(args[0], do)
+		},
+	}
+}
+
+// onNode makes a command that has as many arguments as use names.
+func (c *control) onNode(use, short string, do func(cmd *cobra.Command, node *simulator.Node, args []string) error) *cobra.Command {
+	return &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cobra.ExactArgs(strings.Count(use, " ")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			node, err := openNode(*c.dir)
+			if err != nil {
+				return err
+			}
+			return do(cmd, node, args)
+		},
+	}
+}
+
+// each changes the GPUs that an argument names.
+func (c *control) each(argument string, do change) error {
+	node, err := openNode(*c.dir)
+	if err != nil {
+		return err
+	}
+	return eachOf(node, argument, do)
+}
+
+func eachOf(node *simulator.Node, argument string, do change) error {
+	gpus, err := positions(node, argument)
+	if err != nil {
+		return err
+	}
+	for _, gpu := range gpus {
+		if err := do(node, gpu); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // positions returns the places in the profile of what an argument names.
 func positions(node *simulator.Node, argument string) ([]int, error) {
@@ -65,115 +148,64 @@ func positions(node *simulator.Node, argument string) ([]int, error) {
 	return []int{i}, nil
 }
 
-// each changes the GPUs that an argument names.
-func (c *control) each(argument string, change func(node *simulator.Node, gpu int) error) error {
-	node, err := openNode(*c.dir)
+func parseXID(args []string) (change, error) {
+	code, err := strconv.ParseUint(args[0], 10, 32)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("XID %q is not a number", args[0])
 	}
-	gpus, err := positions(node, argument)
+	return func(node *simulator.Node, gpu int) error { return node.InjectXID(gpu, code) }, nil
+}
+
+func parseNVLink(args []string) (change, error) {
+	up, err := oneOfTwo(args[1], "up", "down")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, gpu := range gpus {
-		if err := change(node, gpu); err != nil {
-			return err
-		}
+	if args[0] == "all" {
+		return func(node *simulator.Node, gpu int) error { return node.SetNVLinks(gpu, up) }, nil
 	}
-	return nil
+	link, err := strconv.Atoi(args[0])
+	if err != nil {
+		return nil, fmt.Errorf("link %q is neither a number nor \"all\"", args[0])
+	}
+	return func(node *simulator.Node, gpu int) error { return node.SetNVLink(gpu, link, up) }, nil
 }
 
-func (c *control) perGPU(name, short string, change func(*simulator.Node, int) error) *cobra.Command {
-	return &cobra.Command{
-		Use:   name + " GPU...",
-		Short: short,
-		Args:  cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			for _, arg := range args {
-				if err := c.each(arg, change); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
+func parseMIG(args []string) (change, error) {
+	on, err := oneOfTwo(args[0], "on", "off")
+	if err != nil {
+		return nil, err
 	}
-}
-
-func (c *control) xid() *cobra.Command {
-	return &cobra.Command{
-		Use:   "xid GPU CODE",
-		Short: "Raise an XID error of a GPU",
-		Args:  cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error {
-			code, err := strconv.ParseUint(args[1], 10, 32)
-			if err != nil {
-				return fmt.Errorf("XID %q is not a number", args[1])
-			}
-			return c.each(args[0], func(node *simulator.Node, gpu int) error { return node.InjectXID(gpu, code) })
-		},
-	}
-}
-
-func (c *control) nvlink() *cobra.Command {
-	return &cobra.Command{
-		Use:   "nvlink GPU LINK|all up|down",
-		Short: "Take NVLinks of a GPU down or up",
-		Args:  cobra.ExactArgs(3),
-		RunE: func(_ *cobra.Command, args []string) error {
-			up, err := oneOfTwo(args[2], "up", "down")
-			if err != nil {
-				return err
-			}
-			link, err := strconv.Atoi(args[1])
-			if err != nil && args[1] != "all" {
-				return fmt.Errorf("link %q is neither a number nor \"all\"", args[1])
-			}
-			return c.each(args[0], func(node *simulator.Node, gpu int) error {
-				if args[1] == "all" {
-					return node.SetNVLinks(gpu, up)
-				}
-				return node.SetNVLink(gpu, link, up)
-			})
-		},
-	}
+	return func(node *simulator.Node, gpu int) error { return node.SetMIGMode(gpu, on) }, nil
 }
 
 func (c *control) fabric() *cobra.Command {
 	var cluster, gpu string
 	var clique, status uint32
-	cmd := &cobra.Command{
-		Use:   "fabric STATE",
-		Short: "Set what GPUs say of their fabric",
-		Long: fmt.Sprintf("Set what GPUs say of their fabric. STATE is one of %q.\n\n", profile.FabricStates()) +
-			"Cluster and clique stay what they were unless they are given.",
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			node, err := openNode(*c.dir)
-			if err != nil {
-				return err
-			}
-			state, err := node.State()
-			if err != nil {
-				return err
-			}
-			if state.Fabric == nil {
-				return fmt.Errorf("set fabric: profile %q has no fabric", state.Profile.Name)
-			}
-			fabric := *state.Fabric
-			fabric.State = profile.FabricState(args[0])
-			fabric.Status = status
-			if cluster != "" {
-				fabric.ClusterUUID = cluster
-			}
-			if cmd.Flags().Changed("clique") {
-				fabric.CliqueID = clique
-			}
-			if gpu == "all" {
-				return node.SetFabric(simulator.AllGPUs, fabric)
-			}
-			return c.each(gpu, func(node *simulator.Node, gpu int) error { return node.SetFabric(gpu, fabric) })
-		},
-	}
+	cmd := c.onNode("fabric STATE", "Set what GPUs say of their fabric", func(cmd *cobra.Command, node *simulator.Node, args []string) error {
+		state, err := node.State()
+		if err != nil {
+			return err
+		}
+		if state.Fabric == nil {
+			return fmt.Errorf("set fabric: profile %q has no fabric", state.Profile.Name)
+		}
+		fabric := *state.Fabric
+		fabric.State = profile.FabricState(args[0])
+		fabric.Status = status
+		if cluster != "" {
+			fabric.ClusterUUID = cluster
+		}
+		if cmd.Flags().Changed("clique") {
+			fabric.CliqueID = clique
+		}
+		if gpu == "all" {
+			return node.SetFabric(simulator.AllGPUs, fabric)
+		}
+		return eachOf(node, gpu, func(node *simulator.Node, gpu int) error { return node.SetFabric(gpu, fabric) })
+	})
+	cmd.Long = fmt.Sprintf("Set what GPUs say of their fabric. STATE is one of %q.\n\n", profile.FabricStates()) +
+		"Cluster and clique stay what they were unless they are given."
 	cmd.Flags().StringVar(&cluster, "cluster-uuid", "", "UUID of the fabric over several nodes; all zeros for a single board.")
 	cmd.Flags().Uint32Var(&clique, "clique", 0, "Clique ID.")
 	cmd.Flags().Uint32Var(&status, "status", 0, "The nvmlReturn_t of a completed registration: 0 is success.")
@@ -181,128 +213,52 @@ func (c *control) fabric() *cobra.Command {
 	return cmd
 }
 
-func (c *control) mig() *cobra.Command {
-	return &cobra.Command{
-		Use:   "mig GPU on|off",
-		Short: "Turn MIG mode of a GPU on or off",
-		Args:  cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error {
-			on, err := oneOfTwo(args[1], "on", "off")
-			if err != nil {
-				return err
-			}
-			return c.each(args[0], func(node *simulator.Node, gpu int) error { return node.SetMIGMode(gpu, on) })
-		},
-	}
-}
-
 func (c *control) driver() *cobra.Command {
-	return &cobra.Command{
-		Use:   "driver ok|broken|FAILURE",
-		Short: "Break the driver or repair it",
-		Long:  fmt.Sprintf("Break the driver or repair it. FAILURE is one of %q; \"broken\" is the first.", simulator.DriverFailures()),
-		Args:  cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			node, err := openNode(*c.dir)
-			if err != nil {
-				return err
-			}
-			failure := simulator.DriverFailure(args[0])
-			switch args[0] {
-			case "ok":
-				failure = ""
-			case "broken":
-				failure = simulator.DriverNotLoaded
-			}
-			return node.SetDriverFailure(failure)
-		},
-	}
-}
-
-func (c *control) delay() *cobra.Command {
-	return &cobra.Command{
-		Use:   "delay DURATION",
-		Short: "Make every NVML call take a time, such as 50ms; 0 for none",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			delay, err := time.ParseDuration(args[0])
-			if err != nil {
-				return fmt.Errorf("delay %q is not a duration such as 50ms", args[0])
-			}
-			node, err := openNode(*c.dir)
-			if err != nil {
-				return err
-			}
-			return node.SetCallDelay(delay)
-		},
-	}
-}
-
-func (c *control) calls() *cobra.Command {
-	return &cobra.Command{
-		Use:   "calls on|off|show",
-		Short: "Have NVML calls recorded, and show how many of which there were",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			node, err := openNode(*c.dir)
-			if err != nil {
-				return err
-			}
-			if args[0] != "show" {
-				on, err := oneOfTwo(args[0], "on", "off")
-				if err != nil {
-					return fmt.Errorf("%w or \"show\"", err)
-				}
-				return node.SetRecordCalls(on)
-			}
-			calls, err := node.RecordedCalls()
-			if err != nil {
-				return err
-			}
-			counts := map[string]int{}
-			for _, call := range calls {
-				counts[call]++
-			}
-			var table strings.Builder
-			for _, function := range slices.Sorted(maps.Keys(counts)) {
-				fmt.Fprintf(&table, "%6d  %s\n", counts[function], function)
-			}
-			fmt.Fprintf(&table, "%6d  in all\n", len(calls))
-			_, err = io.WriteString(cmd.OutOrStdout(), table.String())
-			return err
-		},
-	}
-}
-
-func (c *control) show() *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
-		Use:   "show",
-		Short: "Show the node",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			node, err := openNode(*c.dir)
-			if err != nil {
-				return err
-			}
-			state, err := node.State()
-			if err != nil {
-				return err
-			}
-			switch output {
-			case "":
-				return printState(cmd.OutOrStdout(), state)
-			case "json":
-				encoder := json.NewEncoder(cmd.OutOrStdout())
-				encoder.SetIndent("", "  ")
-				return encoder.Encode(state)
-			default:
-				return fmt.Errorf("--output %q: must be \"json\", or left out for a table", output)
-			}
-		},
-	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "Output format: json, or a table if left out.")
+	cmd := c.onNode("driver ok|broken|FAILURE", "Break the driver or repair it", func(_ *cobra.Command, node *simulator.Node, args []string) error {
+		failure := simulator.DriverFailure(args[0])
+		switch args[0] {
+		case "ok":
+			failure = ""
+		case "broken":
+			failure = simulator.DriverNotLoaded
+		}
+		return node.SetDriverFailure(failure)
+	})
+	cmd.Long = fmt.Sprintf("Break the driver or repair it. FAILURE is one of %q; \"broken\" is the first.", simulator.DriverFailures())
 	return cmd
+}
+
+func setDelay(_ *cobra.Command, node *simulator.Node, args []string) error {
+	delay, err := time.ParseDuration(args[0])
+	if err != nil {
+		return fmt.Errorf("delay %q is not a duration such as 50ms", args[0])
+	}
+	return node.SetCallDelay(delay)
+}
+
+func controlCalls(cmd *cobra.Command, node *simulator.Node, args []string) error {
+	if args[0] != "show" {
+		on, err := oneOfTwo(args[0], "on", "off")
+		if err != nil {
+			return fmt.Errorf("%w or \"show\"", err)
+		}
+		return node.SetRecordCalls(on)
+	}
+	calls, err := node.RecordedCalls()
+	if err != nil {
+		return err
+	}
+	counts := map[string]int{}
+	for _, call := range calls {
+		counts[call]++
+	}
+	var table strings.Builder
+	for _, function := range slices.Sorted(maps.Keys(counts)) {
+		fmt.Fprintf(&table, "%6d  %s\n", counts[function], function)
+	}
+	fmt.Fprintf(&table, "%6d  in all\n", len(calls))
+	_, err = io.WriteString(cmd.OutOrStdout(), table.String())
+	return err
 }
 
 // oneOfTwo says whether a word is the first of two.

@@ -4,14 +4,40 @@
 package command
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/switchyard-dev/switchyard/pkg/simulator"
 )
+
+func (c *control) show() *cobra.Command {
+	var output string
+	cmd := c.onNode("show", "Show the node", func(cmd *cobra.Command, node *simulator.Node, _ []string) error {
+		state, err := node.State()
+		if err != nil {
+			return err
+		}
+		switch output {
+		case "":
+			return printState(cmd.OutOrStdout(), state)
+		case "json":
+			encoder := json.NewEncoder(cmd.OutOrStdout())
+			encoder.SetIndent("", "  ")
+			return encoder.Encode(state)
+		default:
+			return fmt.Errorf("--output %q: must be \"json\", or left out for a table", output)
+		}
+	})
+	cmd.Args = cobra.NoArgs // which says it better than "accepts 0 args"
+	cmd.Flags().StringVarP(&output, "output", "o", "", "Output format: json, or a table if left out.")
+	return cmd
+}
 
 // printState writes a node as tables for people.
 func printState(out io.Writer, s simulator.State) error {
