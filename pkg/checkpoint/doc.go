@@ -13,8 +13,12 @@
 //   - When Put has returned nil, the record outlives the death of the process and a power loss. When
 //     it has returned an error, the claim has the record it had before, or none.
 //   - A reader sees a whole record, old or new (atomic rename), however many processes write.
-//   - A device is in the records of two claims only with admin access, or as two shares that differ.
-//     Put checks that under a lock which also other processes on the same directory take.
+//   - A device is in the records of two claims of one boot only with admin access, or as two shares
+//     that differ. Put checks that under a lock which also other processes on the same directory take.
+//     After another boot nothing that was prepared exists any more, so older records hold nothing.
+//   - When Delete has returned nil, the claim has no record, also after the death of the process. A
+//     power loss may bring the record back, as one of an earlier boot: it keeps no device from
+//     anybody, and the caller deletes it when it finds the claim gone.
 //   - What cannot be read is moved to corrupt/ and reported, and never deleted; Open does not fail
 //     over it. The claim then counts as not prepared: the caller rebuilds it from the API server.
 //   - Nothing that this package did not write is touched: other names, directories, corrupt/.
@@ -37,8 +41,7 @@
 // # Cost
 //
 // Put is one fsync of a file of about 1 KiB and one fsync of the directory, outside of all locks, so
-// that concurrent calls share the file system's commits. Delete is one fsync of the directory. Get is
-// one lstat(2).
+// that concurrent calls share the file system's commits. Delete is one unlink(2), Get one lstat(2).
 //
 // # Two processes on one directory
 //

@@ -48,12 +48,13 @@ func (x *index) drop(uid types.UID) {
 	delete(x.entries, uid)
 }
 
-// conflict finds a device of the record that another claim holds.
+// conflict finds a device of the record that another claim holds. Records of another boot hold
+// nothing: what was prepared then does not exist any more.
 func (x *index) conflict(record Record) error {
 	for _, device := range record.Devices {
 		for _, uid := range x.holders[device.key()] {
 			held := x.entries[uid].record
-			if uid != record.ClaimUID && slices.ContainsFunc(held.Devices, device.excludes) {
+			if uid != record.ClaimUID && held.BootID == record.BootID && slices.ContainsFunc(held.Devices, device.excludes) {
 				return &DeviceInUseError{Device: device, By: uid, ByNamespace: held.Namespace, ByName: held.Name}
 			}
 		}
