@@ -35,10 +35,21 @@ func TestDeviceClassesSelect(t *testing.T) {
 	partition := published(device.GPU{UUID: "GPU-3", NVSwitchDomain: "node-a.0"})
 	partition.Attributes[resourcemodel.AttributeType] = resourceapi.DeviceAttribute{StringValue: new("mig")}
 	foreign := dracel.Device{Driver: "gpu.example.com", Attributes: linked.Attributes}
+	const mebibyte = 1 << 20
+	// As NVML counts them: an A100 with 80 GB and one with 40, an H100 with 80 GB, an L40S, a B200.
+	a100 := published(device.GPU{UUID: "GPU-4", MemoryBytes: 81920 * mebibyte, ComputeCapability: "8.0"})
+	a100Small := published(device.GPU{UUID: "GPU-5", MemoryBytes: 40960 * mebibyte, ComputeCapability: "8.0"})
+	h100 := published(device.GPU{UUID: "GPU-6", MemoryBytes: 81559 * mebibyte, ComputeCapability: "9.0"})
+	l40s := published(device.GPU{UUID: "GPU-7", MemoryBytes: 46068 * mebibyte, ComputeCapability: "8.9"})
+	b200 := published(device.GPU{UUID: "GPU-8", MemoryBytes: 183359 * mebibyte, ComputeCapability: "10.0"})
+	partition.Attributes[resourcemodel.AttributeCUDAComputeCapability] = b200.Attributes[resourcemodel.AttributeCUDAComputeCapability]
+	partition.Capacity[resourcemodel.CapacityMemory] = b200.Capacity[resourcemodel.CapacityMemory]
 
 	tests := map[string]struct{ yes, no []dracel.Device }{
 		"gpu.switchyard.dev":        {yes: []dracel.Device{linked, unlinked}, no: []dracel.Device{partition, foreign}},
 		"nvlink.gpu.switchyard.dev": {yes: []dracel.Device{linked}, no: []dracel.Device{unlinked, partition, foreign}},
+		"80gb.gpu.switchyard.dev":   {yes: []dracel.Device{a100, h100, b200}, no: []dracel.Device{a100Small, l40s, bareGPU, partition, foreign}},
+		"fp8.gpu.switchyard.dev":    {yes: []dracel.Device{l40s, h100, b200}, no: []dracel.Device{a100, bareGPU, partition, foreign}},
 	}
 	for name, class := range classes(t) {
 		test, ok := tests[name]
