@@ -10,8 +10,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/cel"
-
-	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
 
 // celFeatures are those of CEL selectors that are on by default in Kubernetes 1.37.
@@ -51,6 +49,8 @@ type Cluster struct {
 	nodeNames []string // of nodes, sorted
 	pods      map[types.NamespacedName]*pod
 	unbound   map[types.NamespacedName]*pod
+	// byTemplate lists the pods that name a ResourceClaimTemplate.
+	byTemplate map[types.NamespacedName]map[types.NamespacedName]*pod
 
 	quotas map[string]map[string]*corev1.ResourceQuota // by namespace and name
 	gangs  map[types.NamespacedName]*reservation
@@ -59,23 +59,24 @@ type Cluster struct {
 // NewCluster returns an empty cluster.
 func NewCluster() *Cluster {
 	return &Cluster{
-		cel:       cel.NewCache(compiledExpressions, celFeatures),
-		views:     map[viewKey]*view{},
-		classes:   map[string]*resourceapi.DeviceClass{},
-		slices:    map[string]*slice{},
-		pools:     map[poolKey]*pool{},
-		devices:   map[DeviceID]*device{},
-		domains:   map[string]*domain{},
-		claims:    map[types.NamespacedName]*claim{},
-		uses:      map[DeviceID]*use{},
-		rules:     map[string]*resourceapi.DeviceTaintRule{},
-		poolRules: map[poolKey]map[string]*resourceapi.DeviceTaintRule{},
-		wideRules: map[string]*resourceapi.DeviceTaintRule{},
-		nodes:     map[string]*node{},
-		pods:      map[types.NamespacedName]*pod{},
-		unbound:   map[types.NamespacedName]*pod{},
-		quotas:    map[string]map[string]*corev1.ResourceQuota{},
-		gangs:     map[types.NamespacedName]*reservation{},
+		cel:        cel.NewCache(compiledExpressions, celFeatures),
+		views:      map[viewKey]*view{},
+		classes:    map[string]*resourceapi.DeviceClass{},
+		slices:     map[string]*slice{},
+		pools:      map[poolKey]*pool{},
+		devices:    map[DeviceID]*device{},
+		domains:    map[string]*domain{},
+		claims:     map[types.NamespacedName]*claim{},
+		uses:       map[DeviceID]*use{},
+		rules:      map[string]*resourceapi.DeviceTaintRule{},
+		poolRules:  map[poolKey]map[string]*resourceapi.DeviceTaintRule{},
+		wideRules:  map[string]*resourceapi.DeviceTaintRule{},
+		nodes:      map[string]*node{},
+		pods:       map[types.NamespacedName]*pod{},
+		unbound:    map[types.NamespacedName]*pod{},
+		byTemplate: map[types.NamespacedName]map[types.NamespacedName]*pod{},
+		quotas:     map[string]map[string]*corev1.ResourceQuota{},
+		gangs:      map[types.NamespacedName]*reservation{},
 	}
 }
 
@@ -111,59 +112,4 @@ func (c *Cluster) DeleteQuota(key types.NamespacedName) {
 	if len(c.quotas[key.Namespace]) == 0 {
 		delete(c.quotas, key.Namespace)
 	}
-}
-
-// reservation is what a GangClaim's committed plan takes before others can see it: its rules and claims
-// come later.
-type reservation struct {
-	gang    types.UID
-	devices []DeviceID
-}
-
-// SetGang adds or replaces a GangClaim. The devices of its status.plan are planned for no other gang
-// from then on, whether or not their fence is there yet; set it right after its plan was written.
-func (c *Cluster) SetGang(gang *v1alpha1.GangClaim) {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	key := types.NamespacedName{Namespace: gang.Namespace, Name: gang.Name}
-	c.dropReservation(key)
-	if gang.Status.Plan == nil {
-		return
-	}
-	r := &reservation{gang: gang.UID, devices: PlannedDevices(gang.Status.Plan)}
-	for _, id := range r.devices {
-		c.use(id).reserved = append(c.use(id).reserved, gang.UID)
-	}
-	c.gangs[key] = r
-}
-
-// DeleteGang removes a GangClaim.
-func (c *Cluster) DeleteGang(key types.NamespacedName) {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	c.dropReservation(key)
-}
-
-func (c *Cluster) dropReservation(key types.NamespacedName) {
-	r := c.gangs[key]
-	if r == nil {
-		return
-	}
-	delete(c.gangs, key)
-	for _, id := range r.devices {
-		u := c.use(id)
-		u.reserved = without(u.reserved, r.gang)
-		c.forget(id)
-	}
-}
-
-// PlannedDevices are the devices of a plan.
-func PlannedDevices(plan *v1alpha1.GangPlan) []DeviceID {
-	var devices []DeviceID
-	for _, placement := range plan.Placements {
-		for _, d := range placement.Devices {
-			devices = append(devices, DeviceID{Driver: v1alpha1.DriverName, Pool: placement.Pool, Device: d.Name})
-		}
-	}
-	return devices
 }

@@ -159,7 +159,6 @@ func scopes(member v1alpha1.MemberScope, gang v1alpha1.GangScope) func(*placemen
 	}
 }
 
-
 // clusterOf has the class and what it is given.
 func clusterOf(t testing.TB, objects ...any) *placement.Cluster {
 	t.Helper()

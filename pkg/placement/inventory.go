@@ -53,8 +53,10 @@ type device struct {
 	use         *use
 	ruleTaints  []resourceapi.DeviceTaint
 
-	// earmarked and planned belong to one call of Plan, which clears them.
-	earmarked, planned bool
+	// earmarked is the gang that waits for the device, planned says that it is in a plan. Both belong to
+	// one call of Plan, which clears them.
+	earmarked *v1alpha1.GangClaim
+	planned   bool
 }
 
 // domain is an NVSwitch domain; what is counted belongs to one attempt to place a gang.

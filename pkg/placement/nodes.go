@@ -4,6 +4,8 @@
 package placement
 
 import (
+	"cmp"
+	"fmt"
 	"reflect"
 	"slices"
 
@@ -103,6 +105,12 @@ func (c *Cluster) SetPod(object *corev1.Pod) {
 	c.deletePod(key)
 	p := &pod{object: object}
 	c.pods[key] = p
+	for template := range templates(object) {
+		if c.byTemplate[template] == nil {
+			c.byTemplate[template] = map[types.NamespacedName]*pod{}
+		}
+		c.byTemplate[template][key] = p
+	}
 	switch {
 	case over(object):
 	case object.Spec.NodeName == "":
@@ -131,6 +139,12 @@ func (c *Cluster) deletePod(key types.NamespacedName) {
 	}
 	delete(c.pods, key)
 	delete(c.unbound, key)
+	for template := range templates(p.object) {
+		delete(c.byTemplate[template], key)
+		if len(c.byTemplate[template]) == 0 {
+			delete(c.byTemplate, template)
+		}
+	}
 	if p.node == "" {
 		return
 	}
@@ -142,6 +156,17 @@ func (c *Cluster) deletePod(key types.NamespacedName) {
 		}
 	}
 	c.forgetNode(n)
+}
+
+// templates calls yield for the ResourceClaimTemplates that the pod names.
+func templates(pod *corev1.Pod) func(yield func(types.NamespacedName) bool) {
+	return func(yield func(types.NamespacedName) bool) {
+		for _, ref := range pod.Spec.ResourceClaims {
+			if ref.ResourceClaimTemplateName != nil && !yield(types.NamespacedName{Namespace: pod.Namespace, Name: *ref.ResourceClaimTemplateName}) {
+				return
+			}
+		}
+	}
 }
 
 func over(pod *corev1.Pod) bool {
@@ -202,6 +227,10 @@ func (c *Cluster) needsOf(pods []*corev1.Pod) needs {
 			n.requests = append(n.requests, need{name, value})
 		}
 	}
+	slices.SortFunc(n.requests, func(a, b need) int { return cmp.Compare(a.name, b.name) })
+	if len(pods) == 0 {
+		n.kinds = []podKind{{spec: &corev1.PodSpec{}, anywhere: true}}
+	}
 	return n
 }
 
@@ -211,36 +240,42 @@ func sameKind(a, b *corev1.PodSpec) bool {
 		reflect.DeepEqual(a.Tolerations, b.Tolerations)
 }
 
-// suits reports whether every pod of the gang may run on the node, now and later: what its pods take is
-// not looked at.
-func (n *node) suits(needs needs) bool {
-	if n.object == nil || !ready(n.object) {
-		return false
+// suits says why some pod of the gang may not run on the node, now or later; empty when all may. What
+// the node's pods take is not looked at.
+func (n *node) suits(needs needs) string {
+	switch {
+	case n.object == nil:
+		return "there is no such Node"
+	case !ready(n.object):
+		return "it is not Ready"
 	}
 	for i := range needs.kinds {
-		if !n.suitsKind(&needs.kinds[i]) {
-			return false
+		if why := n.suitsKind(&needs.kinds[i]); why != "" {
+			return why
 		}
 	}
-	return len(needs.kinds) > 0 || !n.object.Spec.Unschedulable && len(n.object.Spec.Taints) == 0
+	return ""
 }
 
-func (n *node) suitsKind(k *podKind) bool {
+func (n *node) suitsKind(k *podKind) string {
 	if n.object.Spec.Unschedulable && !corev1helpers.TolerationsTolerateTaint(klog.Background(), k.tolerations, &corev1.Taint{
 		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
 	}, false) {
-		return false
+		return "it is cordoned"
 	}
 	if len(n.object.Spec.Taints) > 0 {
-		if _, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), n.object.Spec.Taints, k.tolerations, keepsOff, false); untolerated {
-			return false
+		taint, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), n.object.Spec.Taints, k.tolerations, keepsOff, false)
+		if untolerated {
+			return fmt.Sprintf("the pods do not tolerate its taint %s", taint.ToString())
 		}
 	}
 	if k.anywhere {
-		return true
+		return ""
 	}
-	match, err := k.affinity.Match(n.object)
-	return match && err == nil
+	if match, err := k.affinity.Match(n.object); err != nil || !match {
+		return "the pods' node selector or affinity excludes it"
+	}
+	return ""
 }
 
 func keepsOff(t *corev1.Taint) bool {
@@ -268,6 +303,28 @@ func (n *node) room(needs needs, empty bool) int {
 		room = min(room, max(left, 0)/need.value)
 	}
 	return int(room)
+}
+
+// shortage says which resource is missing for that many pods of the gang, or is not enough for one.
+func (n *node) shortage(needs needs, pods int) string {
+	for _, need := range needs.requests {
+		left := max(n.allocatable[need.name]-n.requested[need.name]-n.planned[need.name], 0)
+		if left < need.value*int64(pods) {
+			return fmt.Sprintf("%s: %d × %s requested, %s left", need.name, pods, quantity(need.name, need.value), quantity(need.name, left))
+		}
+	}
+	return ""
+}
+
+func quantity(name corev1.ResourceName, value int64) string {
+	switch name {
+	case corev1.ResourceCPU:
+		return resource.NewMilliQuantity(value, resource.DecimalSI).String()
+	case corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
+		return resource.NewQuantity(value, resource.BinarySI).String()
+	default:
+		return resource.NewQuantity(value, resource.DecimalSI).String()
+	}
 }
 
 // resourceMembersMax is more than a gang has members.

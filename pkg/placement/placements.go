@@ -45,6 +45,19 @@ func (o outcome) devices(yield func(*device) bool) {
 	}
 }
 
+// busy calls yield for each device that is taken although others have it.
+func (o outcome) busy(yield func(*device) bool) {
+	for _, ch := range o.choices {
+		for i, at := range ch.site.atoms {
+			for _, d := range at.busy[:max(ch.counts[i]-len(at.free), 0)] {
+				if !yield(d) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // placements puts together what is on one node and in one domain.
 func (a *attempt) placements(found outcome) []v1alpha1.GangPlacement {
 	type place struct{ node, pool, domain string }

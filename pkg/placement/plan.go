@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
@@ -33,6 +34,9 @@ func (c *Cluster) Plan(ctx context.Context, gangs []Gang) []Decision {
 	defer c.mutex.Unlock()
 	p := planner{Cluster: c, spent: map[string]map[corev1.ResourceName]int64{}}
 	defer p.reset()
+	for key, r := range c.gangs {
+		p.keepRoom(key, r, 1)
+	}
 	decisions := make([]Decision, 0, len(gangs))
 	for _, g := range order(gangs) {
 		decisions = append(decisions, p.decide(ctx, g))
@@ -50,7 +54,7 @@ type planner struct {
 
 func (p *planner) reset() {
 	for _, d := range p.marked {
-		d.earmarked, d.planned = false, false
+		d.earmarked, d.planned = nil, false
 	}
 	for _, n := range p.claimed {
 		n.planned = nil
@@ -59,9 +63,17 @@ func (p *planner) reset() {
 
 func (p *planner) decide(ctx context.Context, g Gang) Decision {
 	refuse := func(r *Refusal) Decision { return Decision{Gang: g.Claim.UID, Refusal: r} }
+	if ctx.Err() != nil {
+		return refuse(interrupted(ctx))
+	}
 	r, refusal := p.newRequest(ctx, g)
 	if refusal != nil {
 		return refuse(refusal)
+	}
+	key := types.NamespacedName{Namespace: g.Claim.Namespace, Name: g.Claim.Name}
+	if own := p.gangs[key]; own != nil { // What it has kept is its own.
+		p.keepRoom(key, own, -1)
+		defer p.keepRoom(key, own, 1)
 	}
 	quota := quotaNeeds(r.class, int64(r.members), int64(r.members*r.perMember))
 	if message := p.quotaRefusal(r.claim.Namespace, quota, p.spent[r.claim.Namespace]); message != "" {
@@ -98,10 +110,17 @@ func (p *planner) decide(ctx context.Context, g Gang) Decision {
 			avoid[node] = true
 		}
 	}
+	if ctx.Err() != nil {
+		return refuse(interrupted(ctx))
+	}
 	if disagreement != nil {
 		return refuse(&Refusal{Reason: ReasonOracleDisagrees, Message: disagreement.Error()})
 	}
 	return refuse(p.refusal(r))
+}
+
+func interrupted(ctx context.Context) *Refusal {
+	return &Refusal{Reason: ReasonInterrupted, Message: fmt.Sprintf("planning was interrupted: %v", context.Cause(ctx))}
 }
 
 func (p *planner) attempt(r *request, s scope) *attempt {
@@ -115,20 +134,24 @@ func (p *planner) commit(r *request, found outcome, quota map[corev1.ResourceNam
 		p.marked = append(p.marked, d)
 	}
 	for _, ch := range found.choices {
-		n := ch.site.node
-		if n.planned == nil {
-			n.planned = amounts{}
-			p.claimed = append(p.claimed, n)
-		}
-		for _, need := range r.needs.requests {
-			n.planned[need.name] += need.value * int64(ch.members)
-		}
+		p.take(ch.site.node, r.needs, ch.members)
 	}
 	if p.spent[r.claim.Namespace] == nil {
 		p.spent[r.claim.Namespace] = map[corev1.ResourceName]int64{}
 	}
 	for name, value := range quota {
 		p.spent[r.claim.Namespace][name] += value
+	}
+}
+
+// take counts pods that will run on a node.
+func (p *planner) take(n *node, needs needs, pods int) {
+	if n.planned == nil {
+		n.planned = amounts{}
+		p.claimed = append(p.claimed, n)
+	}
+	for _, need := range needs.requests {
+		n.planned[need.name] += need.value * int64(pods)
 	}
 }
 

@@ -78,7 +78,11 @@ func (c *Cluster) newRequest(ctx context.Context, g Gang) (*request, *Refusal) {
 			"spec.deviceClassName: there is no DeviceClass %s", spec.DeviceClassName)}
 	}
 	r.view = c.view(r.class, spec.Selectors)
-	if err := c.check(ctx, r.view); err != nil {
+	err := c.check(ctx, r.view)
+	switch {
+	case ctx.Err() != nil:
+		return nil, interrupted(ctx)
+	case err != nil:
 		return nil, &Refusal{Reason: ReasonSelectorFails, Message: fmt.Sprintf(
 			"%v: kube-scheduler would not schedule the pods. Read attributes that may be absent with optional access, as in .?name.orValue(\"\")", err)}
 	}

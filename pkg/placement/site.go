@@ -64,11 +64,14 @@ type attempt struct {
 	evict bool
 	// pastEarmarks lets the gang have what gangs before it wait for.
 	pastEarmarks bool
-	// anyRoom looks at no resources of nodes.
-	anyRoom bool
+	// anyNode looks at devices only, not at whether the pods fit their nodes.
+	anyNode bool
 
 	// avoid are nodes on which the allocator disagreed.
 	avoid map[*node]bool
+
+	// largest is the largest number of devices that could ever serve one member.
+	largest int
 
 	number int64
 	sites  []*site
@@ -121,11 +124,12 @@ func (a *attempt) gatherNode(n *node) {
 			}
 		}
 	}
-	if !b.useful(a.request.perMember) || !a.allows(n) {
+	a.largest = max(a.largest, b.largest())
+	if b.largest() < a.request.perMember || !a.allows(n) {
 		return
 	}
 	room := a.request.members
-	if !a.anyRoom {
+	if !a.anyNode {
 		room = min(room, n.room(a.request.needs, a.evict))
 	}
 	if room == 0 {
@@ -166,7 +170,7 @@ func (a *attempt) allows(n *node) bool {
 	if a.gang == v1alpha1.GangNode && a.request.node != "" && a.request.node != n.name {
 		return false
 	}
-	return n.suits(a.request.needs)
+	return a.anyNode || n.suits(a.request.needs) == ""
 }
 
 func (a *attempt) availability(d *device, selected bool, left counters) availability {
@@ -181,7 +185,7 @@ func (a *attempt) availability(d *device, selected bool, left counters) availabi
 	switch {
 	case tainted && !fenced:
 		return useless
-	case fenced, d.planned, d.earmarked && !a.pastEarmarks, d.use.taken(r.uid):
+	case fenced, d.planned, d.earmarked != nil && !a.pastEarmarks, d.use.taken(r.uid):
 		return busy
 	case left != nil && !left.take(d):
 		return busy

@@ -126,9 +126,13 @@ func (b *siteBuilder) atom(group, domain int, numa int64) *builtAtom {
 	return &b.atoms[len(b.atoms)-1]
 }
 
-// useful reports whether a group has devices for a member.
-func (b *siteBuilder) useful(perMember int) bool {
-	return slices.ContainsFunc(b.groups, func(g group) bool { return g.total >= perMember })
+// largest is how many devices the largest group has.
+func (b *siteBuilder) largest() int {
+	most := 0
+	for i := range b.groups {
+		most = max(most, b.groups[i].total)
+	}
+	return most
 }
 
 // site copies what was collected, of one domain if that is not negative; nil when no group has devices

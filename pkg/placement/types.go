@@ -66,6 +66,8 @@ const (
 	ReasonNotSupported Reason = "NotSupported"
 	// ReasonOracleDisagrees means that kube-scheduler's own allocator does not allocate the plan.
 	ReasonOracleDisagrees Reason = "AllocatorDisagrees"
+	// ReasonInterrupted means that planning was given up before it came to a decision.
+	ReasonInterrupted Reason = "PlanningInterrupted"
 )
 
 // Refusal is why a gang has no place, and the best there is.
@@ -84,6 +86,7 @@ type Refusal struct {
 type PodWithDevices struct {
 	Pod types.NamespacedName
 	UID types.UID
-	// Decided is when kube-scheduler said that the pod is unschedulable; zero when it has not.
+	// Decided is when kube-scheduler said that the pod is unschedulable; zero when it has not, as with
+	// all that Rivals returns.
 	Decided time.Time
 }

@@ -1,0 +1,98 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+// reservation is what a GangClaim's committed plan takes before others can see it: rules, claims and
+// bound pods come later.
+type reservation struct {
+	gang    types.UID
+	devices []DeviceID
+	members map[string]int // by node
+}
+
+// SetGang adds or replaces a GangClaim. From then on no other gang is planned on the devices of its
+// status.plan, or on the CPU, memory and so on that its unbound pods will take of the planned nodes,
+// whether or not there is a fence yet. Set it right after its plan was written, and without a plan when
+// the plan means nothing any more.
+func (c *Cluster) SetGang(gang *v1alpha1.GangClaim) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	key := types.NamespacedName{Namespace: gang.Namespace, Name: gang.Name}
+	c.dropReservation(key)
+	if gang.Status.Plan == nil {
+		return
+	}
+	r := &reservation{gang: gang.UID, devices: PlannedDevices(gang.Status.Plan), members: map[string]int{}}
+	for _, p := range gang.Status.Plan.Placements {
+		r.members[p.Node] += int(p.Members)
+	}
+	for _, id := range r.devices {
+		u := c.use(id)
+		u.reserved = append(u.reserved, gang.UID)
+	}
+	c.gangs[key] = r
+}
+
+// DeleteGang removes a GangClaim.
+func (c *Cluster) DeleteGang(key types.NamespacedName) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.dropReservation(key)
+}
+
+func (c *Cluster) dropReservation(key types.NamespacedName) {
+	r := c.gangs[key]
+	if r == nil {
+		return
+	}
+	delete(c.gangs, key)
+	for _, id := range r.devices {
+		u := c.use(id)
+		u.reserved = without(u.reserved, r.gang)
+		c.forget(id)
+	}
+}
+
+// keepRoom counts the members that are planned and not bound yet as if they were; with sign -1 it
+// stops.
+func (p *planner) keepRoom(key types.NamespacedName, r *reservation, sign int) {
+	var unbound []*corev1.Pod
+	bound := map[string]int{}
+	for _, member := range p.byTemplate[key] {
+		switch {
+		case over(member.object):
+		case member.node == "":
+			unbound = append(unbound, member.object)
+		default:
+			bound[member.node]++
+		}
+	}
+	if len(unbound) == 0 {
+		return
+	}
+	needs := p.needsOf(unbound)
+	for name, members := range r.members {
+		if n := p.nodes[name]; n != nil {
+			p.take(n, needs, sign*min(max(members-bound[name], 0), len(unbound)))
+		}
+	}
+}
+
+// PlannedDevices are the devices of a plan.
+func PlannedDevices(plan *v1alpha1.GangPlan) []DeviceID {
+	var devices []DeviceID
+	for _, placement := range plan.Placements {
+		for _, d := range placement.Devices {
+			devices = append(devices, DeviceID{Driver: v1alpha1.DriverName, Pool: placement.Pool, Device: d.Name})
+		}
+	}
+	return devices
+}
