@@ -52,7 +52,7 @@ func newMetrics(registry prometheus.Registerer, version string) *metrics {
 		}),
 		actions:   counters("actions_total", "Actions of the protocol, by action and result (ok or error).", "action", "result"),
 		conflicts: counter("conflicts_total", "Writes that were refused because the object had changed, and decided anew."),
-		swept:     counters("swept_total", "Objects of gangs that do not exist any more that were deleted, by kind.", "kind"),
+		swept:     counters("swept_total", "Actions on objects of gangs that do not exist any more, by action.", "action"),
 		stepSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: metricNamespace, Subsystem: metricSubsystem, Name: "step_duration_seconds",
 			Help:    "How long gangs stay in a step of the protocol, in seconds, by step.",

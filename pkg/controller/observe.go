@@ -162,7 +162,8 @@ func (o *observer) plan(ctx context.Context, observation *gang.Observation, plan
 		return nil
 	}
 	observation.Rivals = o.cluster.Rivals(devices, observation.Claim.UID)
-	if len(observation.Rivals) > 0 {
+	undecided := slices.ContainsFunc(observation.Rivals, func(r placement.PodWithDevices) bool { return r.Decided.IsZero() })
+	if undecided && o.clock.Since(plan.StepSince.Time) < gang.QuiesceFor {
 		return nil
 	}
 	// The last look before the release. An allocation that kube-scheduler wrote a moment ago may not be

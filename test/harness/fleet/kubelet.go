@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -204,11 +205,37 @@ func (k *Kubelet) prepared(ctx context.Context, pod *corev1.Pod) (bool, error) {
 		if claim.Status.Allocation == nil {
 			return false, nil
 		}
-		if claim.Labels[v1alpha1.GangLabel] != "" && claim.Annotations[v1alpha1.ReadyAnnotation] != claim.Labels[v1alpha1.PlanLabel] {
+		if claim.Labels[v1alpha1.GangLabel] == "" {
+			continue
+		}
+		if claim.Annotations[v1alpha1.ReadyAnnotation] != claim.Labels[v1alpha1.PlanLabel] {
 			return false, nil
+		}
+		if err := k.checkGang(ctx, pod, claim); err != nil {
+			return false, err
 		}
 	}
 	return true, nil
+}
+
+// checkGang fails when a pod could start while a claim of the same plan has no devices: that no container
+// of a partial gang starts is what gangs are for.
+func (k *Kubelet) checkGang(ctx context.Context, pod *corev1.Pod, claim *resourceapi.ResourceClaim) error {
+	claims, err := k.client.ResourceV1().ResourceClaims(claim.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: labels.SelectorFromSet(labels.Set{
+			v1alpha1.GangLabel: claim.Labels[v1alpha1.GangLabel],
+			v1alpha1.PlanLabel: claim.Labels[v1alpha1.PlanLabel],
+		}).String(),
+	})
+	if err != nil {
+		return err
+	}
+	for _, other := range claims.Items {
+		if other.Status.Allocation == nil {
+			return fmt.Errorf("pod %s/%s may start although claim %s of its gang is not allocated", pod.Namespace, pod.Name, other.Name)
+		}
+	}
+	return nil
 }
 
 // end makes the pod's phase terminal and then removes the pod, as a kubelet does.
