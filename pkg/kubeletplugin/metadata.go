@@ -60,9 +60,14 @@ func (m metadataFiles) operations() kubeletplugin.MetadataFileOperations {
 	}
 }
 
+// directory is where the helper keeps the metadata of a claim.
+func (m metadataFiles) directory(namespace, name string) string {
+	return filepath.Join(m.pluginDir, metadataDirName, namespace+"_"+name)
+}
+
 // remove removes the metadata of a claim.
 func (m metadataFiles) remove(namespace, name string, uid types.UID) error {
-	errs := []error{m.operations().RemoveAll(filepath.Join(m.pluginDir, metadataDirName, namespace+"_"+name))}
+	errs := []error{m.operations().RemoveAll(m.directory(namespace, name))}
 	specs, err := m.specs()
 	errs = append(errs, err)
 	for _, path := range specs[uid] {
@@ -102,7 +107,7 @@ func (m metadataFiles) missing(namespace, name string, uid types.UID, requests [
 	for _, request := range requests {
 		request = resourceclaim.BaseRequestRef(request)
 		for _, path := range []string{
-			filepath.Join(m.pluginDir, metadataDirName, namespace+"_"+name, request, "metadata.json"),
+			filepath.Join(m.directory(namespace, name), request, "metadata.json"),
 			filepath.Join(m.cdiDir, metadataSpecPrefix+string(uid)+"_"+request+".json"),
 		} {
 			if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
 )
 
 // newMetadata lays the metadata of claims default/<name>, with UID <name>-uid and request gpus, out as
@@ -109,6 +111,36 @@ func TestMissingMetadataIsNoticed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := m.missing("default", "a", test.uid, test.requests); got != test.want {
 				t.Errorf("missing = %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestUnprepareRemovesTheMetadataDirectory(t *testing.T) {
+	for name, test := range map[string]struct {
+		others []string // prepared claims of the same name
+		gone   bool
+	}{
+		"of a claim that has its name for itself":    {nil, true},
+		"but not that of a claim with the same name": {[]string{"later-uid"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, 1)
+			p := m.ready()
+			claim := m.claim("a", gpu(0))
+			p.mustPrepare(claim)
+			for _, uid := range test.others {
+				p.names.add(checkpoint.Record{ClaimUID: types.UID(uid), Namespace: claim.Namespace, Name: claim.Name})
+			}
+			directory := p.metadata.directory(claim.Namespace, claim.Name)
+			if err := os.MkdirAll(filepath.Join(directory, "gpus"), 0o750); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.unprepareClaim(t.Context(), claim.UID); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(directory); os.IsNotExist(err) != test.gone {
+				t.Errorf("stat of the directory: %v; want it gone: %v", err, test.gone)
 			}
 		})
 	}

@@ -105,12 +105,26 @@ func (n *claimNames) copy() map[types.UID]types.NamespacedName {
 func (n *claimNames) has(namespace, name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, claim := range n.claims {
-		if claim.Namespace == namespace && claim.Name == name {
-			return true
+	return n.count(types.NamespacedName{Namespace: namespace, Name: name}) > 0
+}
+
+// only returns the name of a prepared claim, unless a claim of another UID has the same.
+func (n *claimNames) only(uid types.UID) (types.NamespacedName, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	name, ok := n.claims[uid]
+	return name, ok && n.count(name) == 1
+}
+
+// count tells how many claims have the name. The caller holds mu.
+func (n *claimNames) count(name types.NamespacedName) int {
+	count := 0
+	for _, other := range n.claims {
+		if other == name {
+			count++
 		}
 	}
-	return false
+	return count
 }
 
 // preparedCollector counts the checkpoint's records when it is asked to, so that preparing a claim

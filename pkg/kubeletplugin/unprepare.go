@@ -5,6 +5,7 @@ package kubeletplugin
 
 import (
 	"context"
+	"os"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -52,9 +53,30 @@ func (d *Driver) unprepareLocked(uid types.UID) error {
 		return newError(kindCDI, "%w", err)
 	}
 	crashAt(crashAfterCDIRemoval)
-	if err := d.deleteRecord(uid); err != nil {
+	// Deleting files and directories waits for the disk on some file systems: do both at once.
+	directoryGone := d.removeMetadataDirectory(uid)
+	err := d.deleteRecord(uid)
+	<-directoryGone
+	if err != nil {
 		return err
 	}
 	crashAt(crashAfterRecordRemoval)
 	return nil
+}
+
+// removeMetadataDirectory starts to remove the directory of a claim's device metadata, and closes the
+// channel when it is done. It spares that of a claim with the same name. What it cannot remove is left
+// to the helper, which removes the directory when Unprepare has succeeded, and tells of errors.
+func (d *Driver) removeMetadataDirectory(uid types.UID) <-chan struct{} {
+	done := make(chan struct{})
+	claim, ok := d.names.only(uid)
+	if !ok {
+		close(done)
+		return done
+	}
+	go func() {
+		defer close(done)
+		_ = os.RemoveAll(d.metadata.directory(claim.Namespace, claim.Name))
+	}()
+	return done
 }
