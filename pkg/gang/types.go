@@ -108,12 +108,16 @@ type (
 
 	// CreateRules creates DeviceTaintRules, all in one batch. The applier sets TouchedAnnotation to
 	// Stamp(StampCreated, now) as it writes each.
-	CreateRules struct{ Rules []*resourceapi.DeviceTaintRule }
+	CreateRules struct {
+		Rules []*resourceapi.DeviceTaintRule
+	}
 
 	// RepairRules updates DeviceTaintRules that someone changed to what they were; each carries the
 	// resourceVersion that was observed. The applier stamps each with StampCreated: to the scheduler it
 	// is a new rule.
-	RepairRules struct{ Rules []*resourceapi.DeviceTaintRule }
+	RepairRules struct {
+		Rules []*resourceapi.DeviceTaintRule
+	}
 
 	// TouchRules stamps DeviceTaintRules with StampTouched, and changes nothing else.
 	TouchRules struct{ Rules []Ref }

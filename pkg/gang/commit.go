@@ -1,0 +1,43 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gang
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+// commit puts a plan into the status: the commit point. Nothing of the plan exists before.
+func (t *turn) commit(found *v1alpha1.GangPlan) {
+	plan := found.DeepCopy()
+	plan.Attempt = 1
+	if t.plan != nil {
+		plan.Attempt = t.plan.Attempt + 1
+	}
+	plan.Step, plan.StepSince, plan.Reason = v1alpha1.StepFencing, metav1.NewMicroTime(t.Now), ""
+	plan.Hash = planHash(t.Claim, plan)
+	t.status.Plan, t.plan = plan, plan
+	t.status.ObservedGeneration = t.Claim.Generation
+	t.state, t.message = "", ""
+}
+
+// planHash identifies a plan. The time of the commit is in it, so that no two plans of a gang have the
+// same, even after the status was lost with the number of attempts.
+func planHash(claim *v1alpha1.GangClaim, plan *v1alpha1.GangPlan) string {
+	placements, err := json.Marshal(plan.Placements)
+	if err != nil {
+		panic(err) // strings, numbers and booleans
+	}
+	return digest(string(claim.UID), fmt.Sprint(plan.Attempt), plan.StepSince.UTC().Format(time.RFC3339Nano), string(placements))
+}
+
+func hasFinalizer(claim *v1alpha1.GangClaim) bool {
+	return slices.Contains(claim.Finalizers, Finalizer)
+}

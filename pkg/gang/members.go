@@ -1,0 +1,225 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gang
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
+)
+
+// member is a pod that names the gang's template, with the claim that was made for it.
+type member struct {
+	pod *corev1.Pod
+	// claim is nil while there is none.
+	claim *resourceapi.ResourceClaim
+}
+
+// owned says whether a controller replaces the pod when it is evicted. A bare pod would be lost.
+func (m member) owned() bool { return metav1.GetControllerOfNoCopy(m.pod) != nil }
+
+// bound says whether the pod has its node, after which its allocation is not taken from it any more.
+func (m member) bound() bool { return m.pod.Spec.NodeName != "" }
+
+// running says whether the pod's containers were started.
+func (m member) running() bool { return m.pod.Status.Phase == corev1.PodRunning }
+
+// gated says whether kube-scheduler will not look at the pod, template or not.
+func (m member) gated() bool { return len(m.pod.Spec.SchedulingGates) > 0 }
+
+func (m member) allocated() bool { return m.claim != nil && m.claim.Status.Allocation != nil }
+
+// planLabel is the hash of the plan that the member's claim was made for.
+func (m member) planLabel() string {
+	if m.claim == nil {
+		return ""
+	}
+	return m.claim.Labels[v1alpha1.PlanLabel]
+}
+
+// view is an observation, sorted out.
+type view struct {
+	Observation
+	// plan is status.plan, or nil.
+	plan *v1alpha1.GangPlan
+
+	// settled are live members that passed the start gate: their claim is marked ready.
+	settled []member
+	// candidates are live members that did not: without a claim, or with one of this gang. Oldest first.
+	candidates []member
+	// outside are live pods that name the template and have devices, or will, that are not of this gang:
+	// with a claim from another template, bound without a claim, or with a claim that is being deleted
+	// while allocated.
+	outside []member
+	// ending are pods that are being deleted.
+	ending []member
+	// ended are pods that succeeded or failed.
+	ended []member
+	// unready are this gang's claims that are not marked ready.
+	unready []*resourceapi.ResourceClaim
+	// pods has all pods by UID.
+	pods map[types.UID]*corev1.Pod
+}
+
+// look sorts an observation out.
+func look(o Observation) *view {
+	v := &view{Observation: o, plan: o.Claim.Status.Plan, pods: map[types.UID]*corev1.Pod{}}
+	generated := map[types.UID]*resourceapi.ResourceClaim{}
+	for _, c := range o.Claims {
+		if owner := metav1.GetControllerOfNoCopy(c); owner != nil {
+			// Of two claims for one pod, one is on its way out: prefer the other.
+			if old := generated[owner.UID]; old == nil || old.DeletionTimestamp != nil {
+				generated[owner.UID] = c
+			}
+		}
+		if c.Labels[v1alpha1.GangLabel] == string(o.Claim.UID) && !ready(c) {
+			v.unready = append(v.unready, c)
+		}
+	}
+	pods := slices.Clone(o.Pods)
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(
+			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			cmp.Compare(a.Name, b.Name),
+		)
+	})
+	for _, pod := range pods {
+		v.pods[pod.UID] = pod
+		m := member{pod: pod, claim: generated[pod.UID]}
+		switch {
+		case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+			v.ended = append(v.ended, m)
+		case pod.DeletionTimestamp != nil:
+			v.ending = append(v.ending, m)
+		case v.isSettled(m):
+			v.settled = append(v.settled, m)
+		case v.isOutside(m):
+			v.outside = append(v.outside, m)
+		default:
+			v.candidates = append(v.candidates, m)
+		}
+	}
+	return v
+}
+
+// ready says whether the start gate is open for a claim.
+func ready(c *resourceapi.ResourceClaim) bool {
+	hash := c.Annotations[v1alpha1.ReadyAnnotation]
+	return hash != "" && hash == c.Labels[v1alpha1.PlanLabel]
+}
+
+func (v *view) ours(c *resourceapi.ResourceClaim) bool {
+	return c.Labels[v1alpha1.GangLabel] == string(v.Claim.UID)
+}
+
+func (v *view) isSettled(m member) bool {
+	return m.claim != nil && v.ours(m.claim) && ready(m.claim)
+}
+
+func (v *view) isOutside(m member) bool {
+	if m.claim == nil {
+		return m.bound()
+	}
+	return !v.ours(m.claim) || m.allocated() && m.claim.DeletionTimestamp != nil
+}
+
+// kept are candidates that hold devices of an earlier plan and cannot give them back without being lost:
+// bare pods. They keep their place, and the rest of the gang is planned around them.
+func (v *view) kept() []member {
+	return filter(v.candidates, v.isKept)
+}
+
+func (v *view) isKept(m member) bool {
+	return m.allocated() && !m.owned() && !v.ofPlan(m) && v.wellFormed(m.claim)
+}
+
+// ofPlan says whether a member's claim was made for the plan that is being carried out.
+func (v *view) ofPlan(m member) bool {
+	return v.plan != nil && v.plan.Step != v1alpha1.StepTakingBack && m.planLabel() == v.plan.Hash
+}
+
+// newcomers are candidates that need a place: all but the kept.
+func (v *view) newcomers() []member {
+	return filter(v.candidates, func(m member) bool { return !v.isKept(m) })
+}
+
+// finished are members that succeeded since the gang was started: they need no replacement. Pods of an
+// earlier run that still exist are not among them.
+func (v *view) finished() []member {
+	since, ok := v.releasedSince()
+	if !ok {
+		return nil
+	}
+	return filter(v.ended, func(m member) bool {
+		return m.pod.Status.Phase == corev1.PodSucceeded && !finishedAt(m.pod).Before(since)
+	})
+}
+
+// finishedAt is when the last container of a pod ended; zero when that is not known.
+func finishedAt(pod *corev1.Pod) *metav1.Time {
+	last := &metav1.Time{}
+	for i := range pod.Status.ContainerStatuses {
+		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil && last.Before(&t.FinishedAt) {
+			last = &t.FinishedAt
+		}
+	}
+	return last
+}
+
+// need is how many members have no place.
+func (v *view) need() int {
+	return max(0, int(v.Claim.Spec.Members)-len(v.settled)-len(v.kept())-len(v.finished()))
+}
+
+// live says whether any pod of the gang exists that has not ended, or is about to.
+func (v *view) live() bool {
+	return len(v.settled)+len(v.candidates)+len(v.outside) > 0
+}
+
+// runningCount is how many members run.
+func (v *view) runningCount() int {
+	return len(filter(v.settled, member.running))
+}
+
+// wellFormed says whether a claim asks for what a member of this gang needs, apart from where: a claim
+// that does may keep its place under another plan.
+func (v *view) wellFormed(c *resourceapi.ResourceClaim) bool {
+	spec := v.Claim.Spec
+	if c.DeletionTimestamp != nil || len(c.Spec.Devices.Requests) != 1 {
+		return false
+	}
+	r := c.Spec.Devices.Requests[0].Exactly
+	if r == nil || r.DeviceClassName != spec.DeviceClassName || max(r.Count, 1) != int64(spec.DevicesPerMember) {
+		return false
+	}
+	if spec.Topology.Mode == v1alpha1.TopologyPreferred {
+		return true
+	}
+	want := placement.ClaimSpec(v.Claim, &v1alpha1.GangPlan{MemberScope: spec.Topology.Member})
+	return equality.Semantic.DeepEqual(c.Spec.Devices.Constraints, want.Devices.Constraints)
+}
+
+func filter(members []member, keep func(member) bool) []member {
+	var out []member
+	for _, m := range members {
+		if keep(m) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func ref(o metav1.Object) Ref {
+	return Ref{
+		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+	}
+}

@@ -1,0 +1,55 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gang
+
+import (
+	"time"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+// Times of the protocol. Why each is as it is: docs/design/gangs.md.
+const (
+	// TouchRuleAfter is how long after its creation a rule is touched.
+	TouchRuleAfter = 100 * time.Millisecond
+	// NeutralFor is how long a rule has no effect before it is deleted.
+	NeutralFor = time.Second
+	// QuiesceFor is how long the scheduler may take to decide on pods that it saw before the fence.
+	QuiesceFor = 10 * time.Second
+	// TouchPodAfter is how long after the release a member without a claim is touched.
+	TouchPodAfter = 2 * time.Second
+	// VerifyBase and VerifyPerMember make the deadline of a release.
+	VerifyBase = 10 * time.Second
+	// VerifyPerMember is what each member adds to VerifyBase.
+	VerifyPerMember = 200 * time.Millisecond
+	// MaxBackoff is the longest pause after a plan was taken back, before the next.
+	MaxBackoff = time.Minute
+	// EmptyHoldFor is how long devices stay reserved for a gang of which no pod exists any more: a
+	// controller that restarts a gang deletes all pods before it makes new ones.
+	EmptyHoldFor = 30 * time.Second
+
+	// DefaultSchedulingTimeout is used where the API server did not set one.
+	DefaultSchedulingTimeout = 10 * time.Minute
+	// DefaultRestartGracePeriod is used where the API server did not set one.
+	DefaultRestartGracePeriod = 5 * time.Minute
+)
+
+// VerifyDeadline is how long after the release every claim of the plan must be allocated on it.
+func VerifyDeadline(plan *v1alpha1.GangPlan) time.Duration {
+	return VerifyBase + time.Duration(plan.Members)*VerifyPerMember
+}
+
+func schedulingTimeout(claim *v1alpha1.GangClaim) time.Duration {
+	if t := claim.Spec.SchedulingTimeout; t != nil {
+		return t.Duration
+	}
+	return DefaultSchedulingTimeout
+}
+
+func restartGracePeriod(claim *v1alpha1.GangClaim) time.Duration {
+	if t := claim.Spec.RestartGracePeriod; t != nil {
+		return t.Duration
+	}
+	return DefaultRestartGracePeriod
+}

@@ -1,0 +1,33 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gang
+
+// verified is the proof: in this one observation every member of the gang has its devices, on the plan or
+// on those it kept, and its node. A member whose pod has no node may still lose its allocation, or wait for
+// a volume while the others would run.
+func (v *view) verified() bool {
+	if v.foreignTemplate() {
+		return false
+	}
+	return len(v.proven()) == int(v.plan.Members)-v.settledOfPlan() && v.complete(v.proven())
+}
+
+// proven are newcomers whose claim was allocated on the plan as planned and who have their node, as many
+// as the plan places.
+func (v *view) proven() []member {
+	in, _ := v.chosen()
+	if why := claimsAreAsPlanned(v); !why.ok {
+		return nil
+	}
+	return filter(in, func(m member) bool { return v.onPlan(m) && m.bound() })
+}
+
+// complete says whether these members and those that have a place already are the whole gang.
+func (v *view) complete(placed []member) bool {
+	kept := v.kept()
+	if len(filter(kept, member.bound)) < len(kept) {
+		return false
+	}
+	return len(v.settled)+len(kept)+len(placed)+len(v.finished()) >= int(v.Claim.Spec.Members)
+}
