@@ -42,11 +42,7 @@ func NewCommand(name string, open func(Options) (Platform, error)) *cobra.Comman
 			if err := options.Logging.apply(os.Stderr); err != nil {
 				return err
 			}
-			platform, err := open(*options)
-			if err != nil {
-				return fmt.Errorf("open the hardware: %w", err)
-			}
-			return run(cmd.Context(), name, *options, platform)
+			return run(cmd.Context(), name, *options, open)
 		},
 	}
 	options.AddFlags(cmd.Flags())

@@ -48,9 +48,8 @@ type Platform interface {
 // it runs on every node: memory is worth more here than the collector's time. $GOGC takes precedence.
 const gcPercent = 50
 
-// run runs the plugin until ctx ends.
-func run(ctx context.Context, name string, o Options, platform Platform) (finalErr error) {
-	defer func() { finalErr = errors.Join(finalErr, platform.Close()) }()
+// run runs the plugin until ctx ends, on the hardware that open returns.
+func run(ctx context.Context, name string, o Options, open func(Options) (Platform, error)) (finalErr error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -58,10 +57,11 @@ func run(ctx context.Context, name string, o Options, platform Platform) (finalE
 	ctx = klog.NewContext(ctx, logger)
 	logger.Info("Starting", "command", name, "version", version.Get().GitVersion, "pod", klog.KRef(o.PodNamespace, o.PodName))
 
-	client, err := newClient(o)
+	platform, client, err := connect(o, open)
 	if err != nil {
 		return err
 	}
+	defer func() { finalErr = errors.Join(finalErr, platform.Close()) }()
 	recorder, stopEvents := newRecorder(ctx, client, name, o)
 	defer stopEvents()
 	registry := prometheus.NewRegistry()
@@ -112,6 +112,25 @@ func run(ctx context.Context, name string, o Options, platform Platform) (finalE
 		return driver.Run(driverCtx)
 	})
 	return group.Wait()
+}
+
+// connect opens the hardware and sets up the client of the API server, at the same time: each takes
+// milliseconds of the start.
+func connect(o Options, open func(Options) (Platform, error)) (Platform, kubernetes.Interface, error) {
+	var client kubernetes.Interface
+	var setUp errgroup.Group
+	setUp.Go(func() (err error) {
+		client, err = newClient(o)
+		return err
+	})
+	platform, err := open(o)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open the hardware: %w", err), setUp.Wait())
+	}
+	if err := setUp.Wait(); err != nil {
+		return nil, nil, errors.Join(err, platform.Close())
+	}
+	return platform, client, nil
 }
 
 // newRecorder returns a recorder of Events and the function that stops it after what was recorded
