@@ -19,15 +19,21 @@ import (
 func asUser(t *testing.T, namespace, clusterRole string) *rest.Config {
 	t.Helper()
 	name := fmt.Sprintf("user-%d", nodes.Add(1))
-	binding := &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+	bindUser(t, namespace, clusterRole, name)
+	return impersonate(name)
+}
+
+// bindUser gives an existing user a ClusterRole in a namespace.
+func bindUser(t *testing.T, namespace, clusterRole, user string) {
+	t.Helper()
+	_, err := cluster.Client().RbacV1().RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterRole},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
-	}
-	if _, err := cluster.Client().RbacV1().RoleBindings(namespace).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	}, metav1.CreateOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	return impersonate(name)
 }
 
 // impersonate returns a client configuration for an existing user of the API server's, with whatever
