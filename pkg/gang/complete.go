@@ -5,6 +5,7 @@ package gang
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,10 +19,8 @@ func (t *turn) over() bool {
 	if !t.wasStarted() || t.live() || len(t.ending) > 0 || len(t.candidates) > 0 {
 		return false
 	}
-	for _, c := range t.Claims {
-		if t.ours(c) {
-			return false
-		}
+	if slices.ContainsFunc(t.Claims, t.ours) {
+		return false
 	}
 	t.forget()
 	t.status.WaitingSince, t.status.TimedOut = nil, ""

@@ -23,7 +23,7 @@ func (t *turn) events() []Event {
 			e.Type = corev1.EventTypeWarning
 		}
 		out = append(out, e.about(nil))
-		for _, m := range t.newcomers() {
+		for _, m := range t.candidates {
 			out = append(out, e.about(m.pod))
 		}
 	}

@@ -57,8 +57,8 @@ type view struct {
 	// candidates are live members that did not: without a claim, or with one of this gang. Oldest first.
 	candidates []member
 	// outside are live pods that name the template and have devices, or will, that are not of this gang:
-	// with a claim from another template, bound without a claim, or with a claim that is being deleted
-	// while allocated.
+	// with a claim from another template, bound without a claim, with a claim that is being deleted while
+	// allocated, or bare and with devices that no plan of the gang can use.
 	outside []member
 	// ending are pods that are being deleted.
 	ending []member
@@ -73,9 +73,16 @@ type view struct {
 // look sorts an observation out.
 func look(o Observation) *view {
 	v := &view{Observation: o, plan: o.Claim.Status.Plan, pods: map[types.UID]*corev1.Pod{}}
-	generated := map[types.UID]*resourceapi.ResourceClaim{}
+	generated, named := map[types.UID]*resourceapi.ResourceClaim{}, map[types.UID]string{}
+	for _, pod := range o.Pods {
+		for _, c := range pod.Spec.ResourceClaims {
+			if c.ResourceClaimTemplateName != nil && *c.ResourceClaimTemplateName == o.Claim.Name {
+				named[pod.UID] = c.Name
+			}
+		}
+	}
 	for _, c := range o.Claims {
-		if owner := metav1.GetControllerOfNoCopy(c); owner != nil {
+		if owner := metav1.GetControllerOfNoCopy(c); owner != nil && v.forTemplate(c, named[owner.UID]) {
 			// Of two claims for one pod, one is on its way out: prefer the other.
 			if old := generated[owner.UID]; old == nil || old.DeletionTimestamp != nil {
 				generated[owner.UID] = c
@@ -111,6 +118,12 @@ func look(o Observation) *view {
 	return v
 }
 
+// forTemplate says whether a pod's claim was made for its entry of spec.resourceClaims that names the gang's
+// template, and not for one that names another.
+func (v *view) forTemplate(c *resourceapi.ResourceClaim, entry string) bool {
+	return v.ours(c) || entry != "" && c.Annotations[resourceapi.PodResourceClaimAnnotation] == entry
+}
+
 // ready says whether the start gate is open for a claim.
 func ready(c *resourceapi.ResourceClaim) bool {
 	hash := c.Annotations[v1alpha1.ReadyAnnotation]
@@ -129,7 +142,10 @@ func (v *view) isOutside(m member) bool {
 	if m.claim == nil {
 		return m.bound()
 	}
-	return !v.ours(m.claim) || m.allocated() && m.claim.DeletionTimestamp != nil
+	if !v.ours(m.claim) || m.allocated() && m.claim.DeletionTimestamp != nil {
+		return true
+	}
+	return m.allocated() && !m.owned() && !v.ofPlan(m) && !v.wellFormed(m.claim)
 }
 
 // kept are candidates that hold devices of an earlier plan and cannot give them back without being lost:

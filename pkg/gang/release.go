@@ -28,7 +28,7 @@ func (t *turn) release() bool {
 	t.be(StateReleasing, t.missing())
 	t.keepFence()
 
-	chosen, _ := t.chosen()
+	chosen := t.chosen()
 	claimless := filter(chosen, func(m member) bool { return !t.ofPlan(m) })
 	switch {
 	case len(claimless) > 0 || len(chosen) < int(t.plan.Members):
@@ -43,18 +43,17 @@ func (t *turn) release() bool {
 	return false
 }
 
-// chosen splits the newcomers into those that the plan places and those that slipped in. Members are
+// chosen are the newcomers that the plan places, out of those and any that slipped in. Members are
 // interchangeable: bare pods that have planned devices come first, since they cannot give them back, then
 // the oldest.
-func (v *view) chosen() (in, extra []member) {
+func (v *view) chosen() []member {
 	list := v.newcomers()
 	slices.SortStableFunc(list, func(a, b member) int {
 		return cmp.Compare(rank(v, a), rank(v, b))
 	})
 	// After the gate was opened for some members, they count.
 	n := int(v.plan.Members) - v.settledOfPlan()
-	n = max(0, min(n, len(list)))
-	return list[:n], list[n:]
+	return list[:max(0, min(n, len(list)))]
 }
 
 func rank(v *view, m member) int {
@@ -96,7 +95,7 @@ func (t *turn) touch(members []member) {
 
 // missing says what a release still waits for.
 func (v *view) missing() string {
-	chosen, _ := v.chosen()
+	chosen := v.chosen()
 	var claimless, unallocated, unbound []member
 	for _, m := range chosen {
 		switch {

@@ -13,6 +13,7 @@ import (
 // start opens the start gate of all members, and waits until they run. The step says that all were
 // seen allocated on the plan; when none is marked ready yet, that must still be so.
 func (t *turn) start() bool {
+	t.status.WaitingSince = nil
 	placed := t.proven()
 	if !t.complete(placed) || len(placed)+t.settledOfPlan() < int(t.plan.Members) {
 		if t.settledOfPlan() == 0 {

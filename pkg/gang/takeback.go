@@ -149,8 +149,7 @@ func (v *view) strays() []*resourceapi.ResourceClaim {
 		useful[m.claim.UID] = true
 	}
 	if v.plan != nil && (v.plan.Step == v1alpha1.StepReleasing || v.plan.Step == v1alpha1.StepStarting) {
-		in, _ := v.chosen()
-		for _, m := range filter(in, v.ofPlan) {
+		for _, m := range filter(v.chosen(), v.ofPlan) {
 			useful[m.claim.UID] = true
 		}
 	}

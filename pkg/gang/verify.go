@@ -16,15 +16,18 @@ func (v *view) verified() bool {
 // proven are newcomers whose claim was allocated on the plan as planned and who have their node, as many
 // as the plan places.
 func (v *view) proven() []member {
-	in, _ := v.chosen()
 	if why := claimsAreAsPlanned(v); !why.ok {
 		return nil
 	}
-	return filter(in, func(m member) bool { return v.onPlan(m) && m.bound() })
+	return filter(v.chosen(), func(m member) bool { return v.onPlan(m) && m.bound() })
 }
 
-// complete says whether these members and those that have a place already are the whole gang.
+// complete says whether these members and those that have a place already are the whole gang. Replacements
+// for a gang that runs need not be: if yet another member was lost, that is a matter of its own.
 func (v *view) complete(placed []member) bool {
+	if _, released := v.releasedSince(); released && len(v.settled) > 0 {
+		return true
+	}
 	kept := v.kept()
 	if len(filter(kept, member.bound)) < len(kept) {
 		return false

@@ -208,7 +208,7 @@ func (v *view) outOfTime() bool {
 // place before, so that plans that fail get rare.
 func (v *view) backoff() time.Duration {
 	since := v.plan.StepSince.Time
-	pause := MaxBackoff
+	var pause time.Duration
 	if w := v.Claim.Status.WaitingSince; w != nil {
 		pause = min(MaxBackoff, max(0, since.Sub(w.Time)))
 	}

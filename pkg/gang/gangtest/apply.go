@@ -46,15 +46,25 @@ func (w *World) Observe(name string) gang.Observation {
 			o.Rules = append(o.Rules, r.DeepCopy())
 		}
 	}
+	w.observePlan(&o)
+	o.Rivals = w.rivals(mine)
+	if g, ok := gang.Plannable(o); ok {
+		d := w.Plan(w, g)
+		o.Placement = &d
+	}
+	return o
+}
+
+func (w *World) observePlan(o *gang.Observation) {
 	held := w.Allocated()
 	problems := map[placement.DeviceID]gang.DeviceProblem{}
 	for _, d := range w.Devices {
 		problems[d.DeviceID()] = d.Problem
-		if d.Problem == "" && len(w.Fences(d).Delete(g.UID)) > 0 {
+		if d.Problem == "" && len(w.Fences(d).Delete(o.Claim.UID)) > 0 {
 			problems[d.DeviceID()] = gang.DeviceTainted
 		}
 	}
-	for _, d := range gang.PlannedDevices(g.Status.Plan) {
+	for _, d := range gang.PlannedDevices(o.Claim.Status.Plan) {
 		if c := held[d]; c != nil {
 			o.Holders[d] = gang.Holder{Claim: types.NamespacedName{Namespace: c.Namespace, Name: c.Name}, UID: c.UID}
 		}
@@ -62,22 +72,23 @@ func (w *World) Observe(name string) gang.Observation {
 			o.Devices[d] = p
 		}
 	}
+}
+
+// rivals are unbound pods of others whose claims are not allocated.
+func (w *World) rivals(members map[types.UID]bool) []placement.PodWithDevices {
+	var out []placement.PodWithDevices
 	for _, p := range Sorted(w.Pods) {
 		c := w.ClaimOf(p)
-		if mine[p.UID] || c == nil || c.Status.Allocation != nil || p.Spec.NodeName != "" {
+		if members[p.UID] || c == nil || c.Status.Allocation != nil || p.Spec.NodeName != "" {
 			continue
 		}
 		r := placement.PodWithDevices{Pod: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, UID: p.UID}
 		if len(p.Status.Conditions) > 0 {
 			r.Decided = p.Status.Conditions[0].LastTransitionTime.Time
 		}
-		o.Rivals = append(o.Rivals, r)
+		out = append(out, r)
 	}
-	if g, ok := gang.Plannable(o); ok {
-		d := w.Plan(w, g)
-		o.Placement = &d
-	}
-	return o
+	return out
 }
 
 // Reconcile is one turn of the controller: observe, decide, apply. ErrCrashed means that it died on the
@@ -97,6 +108,9 @@ func (w *World) Reconcile(name string) (gang.Decision, error) {
 // Apply writes a decision: the status first, then the actions, until one fails.
 func (w *World) Apply(name string, d gang.Decision) error {
 	g := w.Gangs[name]
+	if err := validStatus(d.Status); err != nil {
+		return fmt.Errorf("the status of %s is not valid: %w", name, err)
+	}
 	if !equality.Semantic.DeepEqual(g.Status, d.Status) {
 		if err := w.write(g, nil, func() error {
 			w.UpdateGang(name, func(g *v1alpha1.GangClaim) { g.Status = *d.Status.DeepCopy() })

@@ -10,12 +10,23 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/gang"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
+
+// validStatus says whether the API server would take a status.
+func validStatus(s v1alpha1.GangClaimStatus) error {
+	for _, c := range s.Conditions {
+		if c.Reason == "" {
+			return fmt.Errorf("condition %s has no reason", c.Type)
+		}
+	}
+	return nil
+}
 
 // Invariants checks what must hold at every write of the controller. The GangClaim is as it is stored; nil
 // in a sweep.
@@ -98,13 +109,14 @@ func (w *World) allPlaced(g *v1alpha1.GangClaim, a gang.MarkReady) error {
 		planned[d] = true
 	}
 	placed, opened := 0, false
+	started := meta.IsStatusConditionTrue(g.Status.Conditions, v1alpha1.ConditionReleased)
 	for _, c := range w.Claims {
 		if c.Labels[v1alpha1.GangLabel] != string(g.UID) {
 			continue
 		}
 		isReady := c.Annotations[v1alpha1.ReadyAnnotation] == c.Labels[v1alpha1.PlanLabel]
 		ofPlan := g.Status.Plan != nil && c.Labels[v1alpha1.PlanLabel] == g.Status.Plan.Hash
-		opened = opened || isReady && (ofPlan || g.Status.Plan == nil)
+		opened = opened || isReady && (ofPlan || started)
 		if c.Status.Allocation == nil {
 			continue
 		}

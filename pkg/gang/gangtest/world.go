@@ -188,6 +188,7 @@ func (w *World) newClaim(pod *corev1.Pod, labels map[string]string, spec resourc
 	c := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: Namespace, Labels: maps.Clone(labels),
+			Annotations:     map[string]string{resourceapi.PodResourceClaimAnnotation: RequestName},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod"))},
 		},
 		Spec: *spec.DeepCopy(),
