@@ -35,6 +35,10 @@ const (
 	// drainTimeout bounds how long a shutdown waits for calls in flight. They take milliseconds, unless
 	// the API server is slow.
 	drainTimeout = 5 * time.Second
+	// registrationHeadStart and connectHeadStart bound how long the work of a start waits for the kubelet
+	// to register the plugin, and then to connect to it: some times what both take on an idle machine.
+	registrationHeadStart = 30 * time.Millisecond
+	connectHeadStart      = 4 * time.Millisecond
 	// flushTimeout is how long the last answer has to get onto the wire: a call counts as done before.
 	flushTimeout = 100 * time.Millisecond
 )
@@ -71,6 +75,10 @@ type Driver struct {
 	reconcileNow chan struct{}
 	askAPI       atomic.Bool
 
+	// registered is closed when the kubelet has registered the plugin for the first time.
+	registered   chan struct{}
+	registerOnce sync.Once
+
 	inFlight callCounter
 	helper   *kubeletplugin.Helper
 	// cancel ends Run with a cause.
@@ -102,6 +110,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		lookNow:      make(chan struct{}, 1),
 		toPublish:    make(chan resourceslice.DriverResources, 1),
 		rebuilt:      make(chan struct{}),
+		registered:   make(chan struct{}),
 		reconcileNow: make(chan struct{}, 1),
 		cancel:       func(error) {},
 	}
@@ -151,6 +160,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	d.helper = helper
 	klog.FromContext(ctx).Info("Serving the kubelet", "node", d.config.NodeName, "socket", serviceSocket(d.config), "registration", registrationSocket(d.config))
 
+	d.awaitRegistration(ctx)
 	loops := []func(context.Context){
 		(&discovery{Driver: d, known: d.savedInventory(ctx)}).run,
 		d.runPublisher,
@@ -213,9 +223,25 @@ func (d *Driver) observeCall(ctx context.Context, req any, info *grpc.UnaryServe
 	return d.metrics.observe(ctx, d.clock, req, info, handler)
 }
 
+// awaitRegistration gives the kubelet the processor until it has registered the plugin and connected to
+// it, for a bounded time: a look at the hardware and the first requests to the API server would slow it down.
+func (d *Driver) awaitRegistration(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, registrationHeadStart)
+	defer cancel()
+	select {
+	case <-d.registered:
+	case <-ctx.Done():
+		return
+	}
+	ctx, cancel = context.WithTimeout(ctx, connectHeadStart)
+	defer cancel()
+	<-ctx.Done()
+}
+
 func (d *Driver) noteRegistration(status *registerpb.RegistrationStatus) {
 	if status.GetPluginRegistered() {
 		d.conditions.clear(conditionRegistration)
+		d.registerOnce.Do(func() { close(d.registered) })
 		return
 	}
 	d.conditions.set(conditionRegistration, "the kubelet refused the plugin: "+status.GetError())
