@@ -33,8 +33,8 @@ type seenGPU struct {
 }
 
 // look goes into the pod's container: the device nodes are listed there, nvidia-smi is asked there, and the attributes
-// are read from the device metadata file that is mounted there (KEP-5304).
-func (d *demo) look(ctx context.Context, pod string) (*sight, error) {
+// are read from the device metadata file of the request, which is mounted there (KEP-5304).
+func (d *demo) look(ctx context.Context, pod, request string) (*sight, error) {
 	listing, err := d.cluster.Exec(ctx, "demo", pod, "sh", "-c", "ls /dev/nvidia[0-9]*")
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (d *demo) look(ctx context.Context, pod string) (*sight, error) {
 	}
 	nodes := strings.Fields(listing)
 	slices.Sort(nodes)
-	file := path.Join(metadata.ContainerDir, metadata.ResourceClaimTemplatesSubDir, "gpus", "gpus", metadata.MetadataFileName(v1alpha1.DriverName))
+	file := path.Join(metadata.ContainerDir, metadata.ResourceClaimTemplatesSubDir, "gpus", request, metadata.MetadataFileName(v1alpha1.DriverName))
 	raw, err := d.cluster.Exec(ctx, "demo", pod, "cat", file)
 	if err != nil {
 		return nil, err

@@ -39,6 +39,9 @@ func (d *demo) play(ctx context.Context) error {
 		{"the trap", d.trap},
 		{"one domain", d.sameDomain},
 		{"by name", d.namedDomain},
+		{"half a gang", d.stockGang},
+		{"the gang", d.gang},
+		{"any owner", d.owners},
 	}
 	for i, s := range steps {
 		start := time.Now()

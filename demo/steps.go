@@ -34,6 +34,10 @@ func (d *demo) install(ctx context.Context) (string, []string, error) {
 	if err := d.cluster.Install(ctx); err != nil {
 		return "", nil, err
 	}
+	// Of a run that was kept or interrupted.
+	if _, err := d.cluster.Kubectl(ctx, "delete", "namespace", "demo", "--ignore-not-found", "--timeout="+patience.String()); err != nil {
+		return "", nil, err
+	}
 	p, err := d.wait(ctx, "16 published GPUs", func(p picture) bool { return len(p) == 16 })
 	if err != nil {
 		return "", nil, err
@@ -76,7 +80,7 @@ func (d *demo) trap(ctx context.Context) (string, []string, error) {
 	if err := d.check(!seen.allLinked(), "the container's GPUs are not all connected by NVLink"); err != nil {
 		return "", nil, err
 	}
-	return "four singles on node-b, then a job that asks for count: 4", details, d.delete(ctx, "plain")
+	return "four singles on node-b, then a job that asks for count: 4", details, d.delete(ctx, "plain", "plain")
 }
 
 func (d *demo) sameDomain(ctx context.Context) (string, []string, error) {
@@ -95,7 +99,7 @@ func (d *demo) sameDomain(ctx context.Context) (string, []string, error) {
 		return "", nil, err
 	}
 	details := []string{"pinned to node-b it waits and holds nothing:", "  " + faint.Render(reason)}
-	if err := d.delete(ctx, "same-domain"); err != nil {
+	if err := d.delete(ctx, "same-domain", "same-domain"); err != nil {
 		return "", nil, err
 	}
 
@@ -116,7 +120,7 @@ func (d *demo) sameDomain(ctx context.Context) (string, []string, error) {
 	if err := d.check(seen.allLinked(), "every pair of the container's GPUs is connected by NVLink"); err != nil {
 		return "", nil, err
 	}
-	return "the same job with matchAttribute nvswitchDomain", details, d.delete(ctx, "anywhere")
+	return "the same job with matchAttribute nvswitchDomain", details, d.delete(ctx, "anywhere", "anywhere")
 }
 
 func (d *demo) namedDomain(ctx context.Context) (string, []string, error) {
@@ -149,7 +153,7 @@ func (d *demo) start(ctx context.Context, name, claimPrefix string) (*sight, err
 	if err != nil {
 		return nil, err
 	}
-	seen, err := d.look(ctx, name)
+	seen, err := d.look(ctx, name, "gpus")
 	if err != nil {
 		return nil, err
 	}
@@ -157,12 +161,12 @@ func (d *demo) start(ctx context.Context, name, claimPrefix string) (*sight, err
 	return seen, d.check(seen.shows(held), "the container of %s sees the GPUs of its claim: it sees %s, the claim holds %s", name, seen, held.indexes())
 }
 
-// delete waits until the pod and its claim are gone, so that the next picture is clean.
-func (d *demo) delete(ctx context.Context, name string) error {
+// delete deletes demo/manifests/<name>.yaml and waits until the claims are gone, so that the next picture is clean.
+func (d *demo) delete(ctx context.Context, name, claimPrefix string) error {
 	if err := d.cluster.DeleteManifest(ctx, "demo/manifests/"+name+".yaml", patience); err != nil {
 		return err
 	}
-	_, err := d.wait(ctx, "the GPUs of "+name+" to be free", func(p picture) bool { return len(p.of(name+"-")) == 0 })
+	_, err := d.wait(ctx, "the GPUs of "+name+" to be free", func(p picture) bool { return len(p.of(claimPrefix+"-")) == 0 })
 	return err
 }
 

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Options say where the cluster lives.
@@ -31,6 +32,8 @@ type Options struct {
 type Cluster struct {
 	// Client speaks to the API server as the administrator; nil until Up or Attach.
 	Client kubernetes.Interface
+	// Gangs speaks to it about GangClaims.
+	Gangs client.Client
 
 	root     string
 	progress io.Writer

@@ -12,10 +12,16 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
 
 const (
@@ -24,8 +30,12 @@ const (
 	// PluginLabel selects the driver's pods.
 	PluginLabel = "app.kubernetes.io/component=kubelet-plugin"
 
-	pluginDaemonSet = "switchyard-kubelet-plugin"
-	rolloutTimeout  = 2 * time.Minute
+	// ControllerLabel selects the controller's pods.
+	ControllerLabel = "app.kubernetes.io/component=controller"
+
+	pluginDaemonSet      = "switchyard-kubelet-plugin"
+	controllerDeployment = "switchyard-controller"
+	rolloutTimeout       = 2 * time.Minute
 )
 
 // Build builds the cluster's programs unless they are cached, and returns what two of them say they are.
@@ -70,7 +80,17 @@ func (c *Cluster) connect(ctx context.Context) error {
 		return fmt.Errorf("read %s: %w", c.config, err)
 	}
 	rest.QPS = -1
-	c.Client, err = kubernetes.NewForConfig(rest)
+	if c.Client, err = kubernetes.NewForConfig(rest); err != nil {
+		return err
+	}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return err
+	}
+	// Reading the API's resources needs the API server; they are known here.
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(v1alpha1.GroupVersion.WithKind(v1alpha1.GangClaimKind), meta.RESTScopeNamespace)
+	c.Gangs, err = client.New(rest, client.Options{Scheme: scheme, Mapper: mapper})
 	return err
 }
 
@@ -97,17 +117,53 @@ func (c *Cluster) InstallShipped(ctx context.Context) error {
 }
 
 func (c *Cluster) install(ctx context.Context, overlay, tag, program string) error {
-	archive := filepath.Join(c.root, "build", filepath.Base(overlay)+".tar")
-	if _, err := c.localcluster(ctx, "image", "build", "--tag", tag, "--output", archive, program, "bin/nvidia-cdi-hook"); err != nil {
-		return err
-	}
-	if _, err := c.localcluster(ctx, "image", "load", archive); err != nil {
-		return err
+	for name, image := range map[string][]string{
+		filepath.Base(overlay): {tag, program, "bin/nvidia-cdi-hook"},
+		"controller":           {"localhost/switchyard-controller:dev", "bin/switchyard-controller"},
+	} {
+		archive := filepath.Join(c.root, "build", name+".tar")
+		if _, err := c.localcluster(ctx, append([]string{"image", "build", "--output", archive, "--tag"}, image...)...); err != nil {
+			return err
+		}
+		if _, err := c.localcluster(ctx, "image", "load", archive); err != nil {
+			return err
+		}
 	}
 	if _, err := c.Kubectl(ctx, "apply", "-k", overlay); err != nil {
 		return err
 	}
-	return c.WaitPlugins(ctx, rolloutTimeout)
+	if err := c.WaitPlugins(ctx, rolloutTimeout); err != nil {
+		return err
+	}
+	return c.WaitController(ctx, rolloutTimeout)
+}
+
+// WaitController waits until the controller's newest version runs, and nothing else of it does.
+func (c *Cluster) WaitController(ctx context.Context, timeout time.Duration) error {
+	return c.Until(ctx, timeout, "the controller to run", func(ctx context.Context) (bool, error) {
+		d, err := c.Client.AppsV1().Deployments(Namespace).Get(ctx, controllerDeployment, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		pods, err := c.Pods(ctx, Namespace, ControllerLabel)
+		if err != nil {
+			return false, err
+		}
+		s, want := d.Status, *d.Spec.Replicas
+		if s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == want && s.AvailableReplicas == want && len(pods) == int(want) {
+			return true, nil
+		}
+		return false, errors.New(c.describe(ctx, pods))
+	})
+}
+
+// describe says in what state pods are, and what happened to them last.
+func (c *Cluster) describe(ctx context.Context, pods []corev1.Pod) string {
+	states := make([]string, 0, len(pods))
+	for i := range pods {
+		states = append(states, fmt.Sprintf("%s is %s (%s)", pods[i].Name, pods[i].Status.Phase, c.lastEvent(ctx, &pods[i])))
+	}
+	return strings.Join(states, "; ")
 }
 
 // WaitPlugins waits until the driver's newest version runs on every node, and nothing else of it does.
@@ -125,11 +181,7 @@ func (c *Cluster) WaitPlugins(ctx context.Context, timeout time.Duration) error 
 		if s.ObservedGeneration >= ds.Generation && want > 0 && s.UpdatedNumberScheduled == want && s.NumberReady == want && len(pods) == int(want) {
 			return true, nil
 		}
-		var states []string
-		for i := range pods {
-			states = append(states, fmt.Sprintf("%s is %s (%s)", pods[i].Name, pods[i].Status.Phase, c.lastEvent(ctx, &pods[i])))
-		}
-		return false, errors.New(strings.Join(states, "; "))
+		return false, errors.New(c.describe(ctx, pods))
 	})
 }
 

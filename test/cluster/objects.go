@@ -12,6 +12,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
 
 // pollEvery is how often a condition is looked at.
@@ -76,6 +79,12 @@ func (c *Cluster) ResourceClaims(ctx context.Context, namespace string) ([]resou
 		return nil, err
 	}
 	return list.Items, nil
+}
+
+// GangClaim returns one GangClaim.
+func (c *Cluster) GangClaim(ctx context.Context, namespace, name string) (*v1alpha1.GangClaim, error) {
+	claim := &v1alpha1.GangClaim{}
+	return claim, c.Gangs.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, claim)
 }
 
 // Pods returns the pods of a namespace that match a label selector (all, when it is empty).
