@@ -6,10 +6,12 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -21,36 +23,51 @@ const machineRounds = 200
 func machineSpeed() []Benchmark {
 	return []Benchmark{{
 		Name:  "machine",
-		About: "what everything else rests on: a claim read from the API server, a file made durable, a program run",
+		About: "what everything else rests on: a claim read from the API server, one and 8 at once; a file made durable, one and 8 at once, and removed; a call that does nothing; a program run",
 		Series: []Series{
 			{Name: "machine-read-claim", Unit: "ms", Better: Lower, Statistics: []Statistic{P50, P95}},
+			{Name: "machine-read-8-claims", Unit: "ms", Better: Lower, Statistics: []Statistic{P50, P95}},
 			{Name: "machine-synced-write", Unit: "ms", Better: Lower, Statistics: []Statistic{P50, P95}},
+			{Name: "machine-8-synced-writes", Unit: "ms", Better: Lower, Statistics: []Statistic{P50, P95}},
+			{Name: "machine-remove-file", Unit: "ms", Better: Lower, Statistics: []Statistic{P50, P95}},
+			{Name: "machine-empty-call", Unit: "ms", Better: Lower, Statistics: []Statistic{P50, P95}},
 			{Name: "machine-run-program", Unit: "ms", Better: Lower, Statistics: []Statistic{P50}},
 		},
-		Run: measureMachine,
+		Run: onRunningPlugin(measureMachine),
 	}}
 }
 
-func measureMachine(ctx context.Context, lab *Lab, samples Samples) (err error) {
-	n, err := lab.GPUNode(ctx)
+func measureMachine(ctx context.Context, n *gpuNode, samples Samples) error {
+	const atOnce = 8
+	claims, err := n.claims(ctx, "claim", atOnce)
 	if err != nil {
 		return err
 	}
-	defer closing(&err, func() error { return n.Close(ctx) })
-	claims, err := n.claims(ctx, "claim", 1)
-	if err != nil {
+	read := func(i int) error {
+		_, err := n.cluster.Client().ResourceV1().ResourceClaims(n.namespace).Get(ctx, claims[i].Name, metav1.GetOptions{})
 		return err
 	}
-	for range machineRounds {
-		if err := timed(samples, "machine-read-claim", func() error {
-			_, err := n.cluster.Client().ResourceV1().ResourceClaims(n.namespace).Get(ctx, claims[0].Name, metav1.GetOptions{})
-			return err
-		}); err != nil {
-			return err
+	file := func(i int) string { return filepath.Join(n.Dir, fmt.Sprintf("durable-%d", i)) }
+	write := func(i int) error { return writeSynced(file(i)) }
+	if err := rounds(samples, machineRounds, func(int) error {
+		for _, step := range []struct {
+			series string
+			do     func() error
+		}{
+			{"machine-read-claim", func() error { return read(0) }},
+			{"machine-read-8-claims", func() error { return together(atOnce, read) }},
+			{"machine-synced-write", func() error { return write(0) }},
+			{"machine-remove-file", func() error { return os.Remove(file(0)) }},
+			{"machine-8-synced-writes", func() error { return together(atOnce, write) }},
+			{"machine-empty-call", func() error { return n.kubelet.Ping(ctx) }},
+		} {
+			if err := timed(samples, step.series, step.do); err != nil {
+				return err
+			}
 		}
-		if err := timed(samples, "machine-synced-write", func() error { return writeSynced(n.Dir) }); err != nil {
-			return err
-		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	for range startRounds {
 		if err := timed(samples, "machine-run-program", exec.CommandContext(ctx, simulator, "--version").Run); err != nil {
@@ -60,10 +77,18 @@ func measureMachine(ctx context.Context, lab *Lab, samples Samples) (err error) 
 	return nil
 }
 
+// together calls do for 0 to count-1 at the same time.
+func together(count int, do func(i int) error) error {
+	var group errgroup.Group
+	for i := range count {
+		group.Go(func() error { return do(i) })
+	}
+	return group.Wait()
+}
+
 // writeSynced replaces a file of 1 KiB so that it outlives a power loss, with nothing but the system
 // calls that this takes.
-func writeSynced(dir string) error {
-	path := filepath.Join(dir, "durable")
+func writeSynced(path string) error {
 	file, err := os.Create(path + ".tmp")
 	if err != nil {
 		return err
@@ -72,7 +97,7 @@ func writeSynced(dir string) error {
 	if err := errors.Join(err, file.Sync(), file.Close(), os.Rename(path+".tmp", path)); err != nil {
 		return err
 	}
-	parent, err := os.Open(dir)
+	parent, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}

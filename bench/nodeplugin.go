@@ -163,3 +163,33 @@ func (n *gpuNode) prepare(ctx context.Context, claims ...*resourceapi.ResourceCl
 	}
 	return errors.Join(errs...)
 }
+
+// onRunningPlugin is the Run of a benchmark that needs a node of its own and a plugin that is ready on it.
+func onRunningPlugin(do func(context.Context, *gpuNode, Samples) error) func(context.Context, *Lab, Samples) error {
+	return func(ctx context.Context, lab *Lab, samples Samples) (err error) {
+		n, err := lab.GPUNode(ctx)
+		if err != nil {
+			return err
+		}
+		defer closing(&err, func() error { return n.Close(ctx) })
+		_, stop, err := n.running(ctx)
+		if err != nil {
+			return err
+		}
+		defer closing(&err, stop)
+		return do(ctx, n, samples)
+	}
+}
+
+// rounds calls round warmUp times and then count times; what was sampled before the latter is dropped.
+func rounds(samples Samples, count int, round func(i int) error) error {
+	for i := range warmUp + count {
+		if i == warmUp {
+			clear(samples)
+		}
+		if err := round(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}

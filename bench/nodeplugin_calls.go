@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
 	resourceapi "k8s.io/api/resource/v1"
 )
 
@@ -40,7 +39,7 @@ func nodePluginCalls() []Benchmark {
 				{Name: "reprepare-8-gpus", Unit: "ms", Better: Lower, Statistics: []Statistic{P50, P95, P99}},
 				{Name: "unprepare-8-gpus", Unit: "ms", Better: Lower, Statistics: []Statistic{P50, P95, P99}},
 			},
-			Run: measureCalls,
+			Run: onRunningPlugin(measureCalls),
 		},
 		{
 			Name:  "node-plugin/parallel",
@@ -49,7 +48,7 @@ func nodePluginCalls() []Benchmark {
 				{Name: "prepare-8-claims-in-one-call", Unit: "ms", Better: Lower, Statistics: []Statistic{P50.With(15), P95, P99}},
 				{Name: "prepare-8-calls-at-once", Unit: "ms", Better: Lower, Statistics: []Statistic{P50.With(15), P95, P99}},
 			},
-			Run: measureParallel,
+			Run: onRunningPlugin(measureParallel),
 		},
 		{
 			Name:  "node-plugin/full-node",
@@ -60,7 +59,7 @@ func nodePluginCalls() []Benchmark {
 				{Name: "prepare-1-gpu-of-200-to-none", Unit: "ratio", Better: Lower, Statistics: []Statistic{Median.With(1.2)}},
 				{Name: "unprepare-1-gpu-of-200-to-none", Unit: "ratio", Better: Lower, Statistics: []Statistic{Median.With(1.2)}},
 			},
-			Run: measureFullNode,
+			Run: onRunningPlugin(measureFullNode),
 		},
 		{
 			Name:  "node-plugin/burst",
@@ -68,23 +67,12 @@ func nodePluginCalls() []Benchmark {
 			Series: []Series{
 				{Name: "prepare-burst-of-50", Unit: "ms", Better: Lower, Statistics: []Statistic{P50, Max.With(100)}},
 			},
-			Run: measureBurst,
+			Run: onRunningPlugin(measureBurst),
 		},
 	}
 }
 
-func measureCalls(ctx context.Context, lab *Lab, samples Samples) (err error) {
-	n, err := lab.GPUNode(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, func() error { return n.Close(ctx) })
-	_, stop, err := n.running(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, stop)
-
+func measureCalls(ctx context.Context, n *gpuNode, samples Samples) error {
 	single, err := n.claims(ctx, "single", len(n.gpus))
 	if err != nil {
 		return err
@@ -93,18 +81,12 @@ func measureCalls(ctx context.Context, lab *Lab, samples Samples) (err error) {
 	if err != nil {
 		return err
 	}
-	for i := range warmUp + callRounds {
-		if i == warmUp {
-			clear(samples)
-		}
+	return rounds(samples, callRounds, func(i int) error {
 		if err := n.cycle(ctx, samples, "-1-gpu", single[i%len(single)]); err != nil {
 			return err
 		}
-		if err := n.cycle(ctx, samples, "-8-gpus", whole); err != nil {
-			return err
-		}
-	}
-	return nil
+		return n.cycle(ctx, samples, "-8-gpus", whole)
+	})
 }
 
 // cycle prepares a claim, prepares it again, as the kubelet does when it restarts, and unprepares it.
@@ -125,62 +107,34 @@ func (n *gpuNode) cycle(ctx context.Context, samples Samples, suffix string, cla
 	return nil
 }
 
-func measureParallel(ctx context.Context, lab *Lab, samples Samples) (err error) {
-	n, err := lab.GPUNode(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, func() error { return n.Close(ctx) })
-	_, stop, err := n.running(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, stop)
-
+func measureParallel(ctx context.Context, n *gpuNode, samples Samples) error {
 	claims, err := n.claims(ctx, "parallel", len(n.gpus))
 	if err != nil {
 		return err
 	}
-	for i := range warmUp + parallelRounds {
-		if i == warmUp {
-			clear(samples)
-		}
-		if err := timed(samples, "prepare-8-claims-in-one-call", func() error { return n.prepare(ctx, claims...) }); err != nil {
-			return err
-		}
-		if err := n.kubelet.Unprepare(ctx, claims...); err != nil {
-			return err
-		}
-		err := timed(samples, "prepare-8-calls-at-once", func() error {
-			var calls errgroup.Group
-			for _, claim := range claims {
-				calls.Go(func() error { return n.prepare(ctx, claim) })
+	return rounds(samples, parallelRounds, func(int) error {
+		for _, way := range []struct {
+			series  string
+			prepare func() error
+		}{
+			{"prepare-8-claims-in-one-call", func() error { return n.prepare(ctx, claims...) }},
+			{"prepare-8-calls-at-once", func() error {
+				return together(len(claims), func(i int) error { return n.prepare(ctx, claims[i]) })
+			}},
+		} {
+			if err := timed(samples, way.series, way.prepare); err != nil {
+				return err
 			}
-			return calls.Wait()
-		})
-		if err != nil {
-			return err
+			if err := n.kubelet.Unprepare(ctx, claims...); err != nil {
+				return err
+			}
 		}
-		if err := n.kubelet.Unprepare(ctx, claims...); err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // measureFullNode compares in several rounds, so that what else the machine does hits both sides.
-func measureFullNode(ctx context.Context, lab *Lab, samples Samples) (err error) {
-	n, err := lab.GPUNode(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, func() error { return n.Close(ctx) })
-	_, stop, err := n.running(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, stop)
-
+func measureFullNode(ctx context.Context, n *gpuNode, samples Samples) error {
 	single, err := n.claims(ctx, "single", len(n.gpus))
 	if err != nil {
 		return err
@@ -199,12 +153,12 @@ func measureFullNode(ctx context.Context, lab *Lab, samples Samples) (err error)
 		return taken, nil
 	}
 
-	const rounds = 5
+	const turns = 5
 	if _, err := calls(warmUp); err != nil {
 		return err
 	}
-	for range rounds {
-		empty, err := calls(callRounds / rounds)
+	for range turns {
+		empty, err := calls(callRounds / turns)
 		if err != nil {
 			return err
 		}
@@ -213,7 +167,7 @@ func measureFullNode(ctx context.Context, lab *Lab, samples Samples) (err error)
 				return err
 			}
 		}
-		full, err := calls(callRounds / rounds)
+		full, err := calls(callRounds / turns)
 		if err != nil {
 			return err
 		}
@@ -231,18 +185,7 @@ func measureFullNode(ctx context.Context, lab *Lab, samples Samples) (err error)
 // median is the middle of unsorted samples.
 func median(samples []float64) float64 { return Median.Of(slices.Sorted(slices.Values(samples))) }
 
-func measureBurst(ctx context.Context, lab *Lab, samples Samples) (err error) {
-	n, err := lab.GPUNode(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, func() error { return n.Close(ctx) })
-	_, stop, err := n.running(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, stop)
-
+func measureBurst(ctx context.Context, n *gpuNode, samples Samples) error {
 	claims, err := n.adminClaims(ctx, "burst", burst)
 	if err != nil {
 		return err
