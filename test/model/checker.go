@@ -1,0 +1,514 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/gang"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
+)
+
+// Times within which what must not last is to end, while one controller runs undisturbed.
+const (
+	// sweptWithin is for templates and rules that no plan needs. Rules of a gang that is gone wait for a
+	// sweep, and for the claims of pods that are evicted.
+	sweptWithin = 12 * time.Second
+	// takenBackWithin is added to the deadline of a release.
+	takenBackWithin = 12 * time.Second
+	// templateWithin is how long a template may be there when all members have their claims.
+	templateWithin = 2 * time.Second
+)
+
+// device is a device of the driver.
+type device struct{ pool, name string }
+
+// history is what the checker knows of one plan.
+type history struct {
+	gang    types.UID
+	members int
+	devices map[device]bool
+	// proven says that all members were allocated at one time.
+	proven bool
+	spec   resourceapi.ResourceClaimSpec
+}
+
+// checker checks what must always hold: the invariants of docs/design/gangs.md. It sees the API server's
+// writes at once, and believes nothing that the controller says but the plans it commits.
+type checker struct {
+	w *world
+	// plans are all that were ever committed, by hash.
+	plans map[string]*history
+	// since is from when on a state that must not last has lasted.
+	since map[string]time.Time
+	// disturbed is when something last happened that takes time to be put right.
+	disturbed time.Time
+	checked   int64
+	// states are those that must not last, as of the last look.
+	states map[string]time.Duration
+	// started counts the starts of containers of gangs, by UID.
+	starts map[types.UID]int
+
+	operations int
+}
+
+func newChecker(w *world) *checker {
+	return &checker{w: w, plans: map[string]*history{}, since: map[string]time.Time{}, starts: map[types.UID]int{}, disturbed: w.now}
+}
+
+// disturb gives the controller time to put things right.
+func (c *checker) disturb() { c.disturbed = c.w.now }
+
+// seen looks at each write.
+func (c *checker) seen(ch change) {
+	switch o := ch.after.(type) {
+	case *v1alpha1.GangClaim:
+		if p := o.Status.Plan; p != nil && c.plans[p.Hash] == nil {
+			h := &history{gang: o.UID, members: int(p.Members), devices: map[device]bool{}, spec: placement.ClaimSpec(o, p)}
+			for _, d := range placement.PlannedDevices(p) {
+				h.devices[device{d.Pool, d.Device}] = true
+			}
+			c.plans[p.Hash] = h
+		}
+	case *resourceapi.ResourceClaim:
+		c.claim(ch.before, o)
+	}
+	if rule, ok := ch.before.(*resourceapi.DeviceTaintRule); ok && ch.after == nil {
+		c.ruleGone(rule)
+	}
+	c.proofs()
+}
+
+// claim checks that no device is in two claims.
+func (c *checker) claim(before object, now *resourceapi.ResourceClaim) {
+	if now.Status.Allocation == nil {
+		return
+	}
+	if b, ok := before.(*resourceapi.ResourceClaim); ok && b.Status.Allocation != nil {
+		if !equality.Semantic.DeepEqual(b.Status.Allocation, now.Status.Allocation) {
+			c.w.fail("the allocation of claim %s has changed", now.Name)
+		}
+		return
+	}
+	for _, other := range list[*resourceapi.ResourceClaim](&c.w.api.objects) {
+		for d := range devicesOf(other) {
+			if devicesOf(now)[d] && other.UID != now.UID {
+				c.w.fail("device %s of %s is allocated to claims %s and %s", d.name, d.pool, other.Name, now.Name)
+			}
+		}
+	}
+}
+
+func devicesOf(c *resourceapi.ResourceClaim) map[device]bool {
+	if c.Status.Allocation == nil {
+		return nil
+	}
+	out := map[device]bool{}
+	for _, r := range c.Status.Allocation.Devices.Results {
+		out[device{r.Pool, r.Device}] = true
+	}
+	return out
+}
+
+// ruleGone checks that a rule of a gang had no effect for a second before it was deleted, by whomever.
+func (c *checker) ruleGone(rule *resourceapi.DeviceTaintRule) {
+	if !ofGang(rule) || c.w.now.Equal(c.disturbed) {
+		return // by a user
+	}
+	_, at, _ := strings.Cut(rule.Annotations[v1alpha1.TouchedAnnotation], " ")
+	since, err := time.Parse(time.RFC3339Nano, at)
+	if rule.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNone || err != nil || c.w.now.Sub(since) < time.Second {
+		c.w.fail("rule %s is deleted with effect %s, last written at %s", rule.Name, rule.Spec.Taint.Effect, at)
+	}
+}
+
+// proofs notes for which plans all members have been allocated at one time: what the start gate waits for.
+func (c *checker) proofs() {
+	for _, g := range list[*v1alpha1.GangClaim](&c.w.api.objects) {
+		placed := c.placed(g)
+		if len(placed) < int(g.Spec.Members) {
+			continue
+		}
+		for _, claim := range placed {
+			if claim == nil {
+				continue
+			}
+			if h := c.plans[claim.Labels[v1alpha1.PlanLabel]]; h != nil && h.gang == g.UID {
+				h.proven = true
+			}
+		}
+	}
+}
+
+// placed are the claims of members that are allocated on their plan, and a nil for each that succeeded.
+func (c *checker) placed(g *v1alpha1.GangClaim) []*resourceapi.ResourceClaim {
+	var out []*resourceapi.ResourceClaim
+	for _, pod := range list[*corev1.Pod](&c.w.api.objects) {
+		if *pod.Spec.ResourceClaims[0].ResourceClaimTemplateName != g.Name {
+			continue
+		}
+		if pod.Status.Phase == corev1.PodSucceeded {
+			out = append(out, nil)
+		}
+		podClaims, ok := claimsOf(&c.w.api.objects, pod)
+		if !ok || over(pod) || pod.DeletionTimestamp != nil || gangOf(podClaims[0]) != g.UID {
+			continue
+		}
+		claim := podClaims[0]
+		h := c.plans[claim.Labels[v1alpha1.PlanLabel]]
+		// A claim that someone deletes stays, with its devices, as long as its pod: a member that runs, runs on.
+		onPlan := h != nil && claim.Status.Allocation != nil && (claim.DeletionTimestamp == nil || isReady(claim.Labels, claim.Annotations))
+		for d := range devicesOf(claim) {
+			onPlan = onPlan && h.devices[d]
+		}
+		if onPlan {
+			out = append(out, claim)
+		}
+	}
+	return out
+}
+
+// started checks the start of the containers of a pod: those of a gang do not start before all members' claims
+// were allocated on the plan.
+func (c *checker) started(pod *corev1.Pod, claim *resourceapi.ResourceClaim) {
+	uid := gangOf(claim)
+	if uid == "" {
+		return
+	}
+	h := c.plans[claim.Labels[v1alpha1.PlanLabel]]
+	switch {
+	case h == nil:
+		c.w.fail("pod %s starts with a claim of a plan that was never committed", pod.Name)
+	case !h.proven:
+		c.w.fail("pod %s starts, and not all members of its gang had their devices", pod.Name)
+	}
+	for d := range devicesOf(claim) {
+		if h != nil && !h.devices[d] {
+			c.w.fail("pod %s starts on device %s of %s, which is not of its plan", pod.Name, d.name, d.pool)
+		}
+	}
+	c.starts[uid]++
+}
+
+// attempted checks what the scheduler was handed: no claim of a gang without a plan.
+func (c *checker) attempted(podClaims []*resourceapi.ResourceClaim) {
+	for _, claim := range podClaims {
+		if gangOf(claim) == "" {
+			continue
+		}
+		h := c.plans[claim.Labels[v1alpha1.PlanLabel]]
+		switch {
+		case h == nil:
+			c.w.fail("kube-scheduler is given claim %s of a plan that was never committed", claim.Name)
+		case !equality.Semantic.DeepEqual(h.spec, claim.Spec):
+			c.w.fail("kube-scheduler is given claim %s, which is not what was planned", claim.Name)
+		}
+	}
+}
+
+// aborted is called when the allocator fails on claims.
+func (c *checker) aborted(unallocated []*resourceapi.ResourceClaim, err error) {
+	for _, claim := range unallocated {
+		if gangOf(claim) != "" && !strings.Contains(err.Error(), errNotFound.Error()) {
+			c.w.fail("kube-scheduler's allocator fails on claim %s: %w", claim.Name, err)
+		}
+	}
+}
+
+// decided checks a decision of the scheduler whose tracker knows all rules: nobody gets what is fenced for
+// someone else. And a gang's claim gets what was planned only.
+func (c *checker) decided(s *scheduler, unallocated []*resourceapi.ResourceClaim, b *binding) {
+	inSync := s.inSync()
+	for i, claim := range unallocated {
+		got := devicesOf(&resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &b.results[i]}})
+		for _, g := range list[*v1alpha1.GangClaim](&c.w.api.objects) {
+			p := g.Status.Plan
+			if p == nil || gangOf(claim) == g.UID || !inSync || c.recently(time.Second) {
+				continue
+			}
+			switch p.Step {
+			case v1alpha1.StepQuiescing, v1alpha1.StepReleasing, v1alpha1.StepStarting:
+				for d := range c.plans[p.Hash].devices {
+					if got[d] {
+						c.w.fail("kube-scheduler gives claim %s device %s of %s, which is fenced for gang %s", claim.Name, d.name, d.pool, g.Name)
+					}
+				}
+			}
+		}
+		if h := c.plans[claim.Labels[v1alpha1.PlanLabel]]; h != nil && gangOf(claim) != "" {
+			for d := range got {
+				// A device may have been given another domain.
+				if !h.devices[d] && c.w.fault == "" && len(h.spec.Devices.Requests[0].Exactly.Selectors) == 0 {
+					c.w.fail("kube-scheduler gives claim %s device %s of %s, which was not planned", claim.Name, d.name, d.pool)
+				}
+			}
+		}
+	}
+}
+
+// recently says whether something happened that takes time to be put right.
+func (c *checker) recently(d time.Duration) bool { return c.w.now.Sub(c.disturbed) < d }
+
+// acts checks each write of a controller that is the only one.
+func (c *checker) acts(by *controller, g *v1alpha1.GangClaim, a gang.Action) {
+	if by != c.w.leader || by.stale || c.recently(3*time.Second) {
+		return
+	}
+	var live *v1alpha1.GangClaim
+	if g != nil {
+		live = get[*v1alpha1.GangClaim](&c.w.api.objects, keyOf(g))
+	}
+	switch a := a.(type) {
+	case gang.CreateRules:
+		c.committed(live, a.Rules[0].Labels[v1alpha1.PlanLabel], a.Verb())
+	case gang.CreateTemplate:
+		c.released(live, a.Template)
+	case gang.NeutralizeRules:
+		c.nothingWaits(a.Rules)
+	case gang.EvictPods:
+		for _, r := range a.Pods {
+			if p := get[*corev1.Pod](&c.w.api.objects, refKey(r)); p != nil && p.UID == r.UID && metav1.GetControllerOfNoCopy(p) == nil {
+				c.w.fail("bare pod %s is evicted", p.Name)
+			}
+			if p := get[*corev1.Pod](&c.w.api.objects, refKey(r)); p != nil && p.UID == r.UID && p.Status.Phase == corev1.PodRunning {
+				c.w.fail("pod %s is evicted while it runs", p.Name)
+			}
+		}
+	case gang.DeleteClaims:
+		for _, r := range a.Claims {
+			o := get[*resourceapi.ResourceClaim](&c.w.api.objects, refKey(r))
+			if o == nil || o.UID != r.UID {
+				continue
+			}
+			if !ofGang(o) {
+				c.w.fail("claim %s of someone else is deleted", o.Name)
+			}
+			if o.Status.Allocation != nil && (o.ResourceVersion == r.ResourceVersion || c.w.fault == blindDelete) {
+				c.w.fail("claim %s is deleted while it is allocated", o.Name)
+			}
+		}
+	}
+}
+
+func (c *checker) committed(g *v1alpha1.GangClaim, hash, verb string) {
+	if g == nil {
+		return // deleted by force a moment ago
+	}
+	if p := g.Status.Plan; p == nil || p.Hash != hash || p.Step == v1alpha1.StepTakingBack {
+		c.w.fail("%s for plan %s of gang %s, which is not committed", verb, hash, g.Name)
+	}
+}
+
+// released checks the creation of a template.
+func (c *checker) released(g *v1alpha1.GangClaim, t *resourceapi.ResourceClaimTemplate) {
+	if g == nil {
+		return
+	}
+	hash := t.Labels[v1alpha1.PlanLabel]
+	c.committed(g, hash, "CreateTemplate")
+	if c.w.err != nil {
+		return
+	}
+	if g.Status.Plan.Step != v1alpha1.StepReleasing {
+		c.w.fail("a template is made in step %s of gang %s", g.Status.Plan.Step, g.Name)
+	}
+	h := c.plans[hash]
+	for _, d := range slices.SortedFunc(maps.Keys(h.devices), func(a, b device) int { return strings.Compare(a.pool+a.name, b.pool+b.name) }) {
+		if !c.fenced(d, g.UID) {
+			c.w.fail("a template is made while device %s of %s is not fenced for gang %s", d.name, d.pool, g.Name)
+		}
+	}
+	inStep := c.w.now.Sub(g.Status.Plan.StepSince.Time)
+	if inStep > time.Second {
+		return // made again
+	}
+	c.w.scheduler.holds(func(b *binding, d resourceapi.DeviceRequestAllocationResult) {
+		pod := get[*corev1.Pod](&c.w.api.objects, b.pod)
+		// One that was unschedulable may be decided on at any time: the fence is there, and Verify sees it.
+		if h.devices[device{d.Pool, d.Device}] && pod != nil && !podUnschedulable(pod) && c.w.now.Sub(b.decided) < gang.QuiesceFor &&
+			c.w.now.Sub(b.decided) > 300*time.Millisecond && pod.DeletionTimestamp == nil {
+			c.w.fail("gang %s is released while kube-scheduler has decided to give device %s of %s to pod %s", g.Name, d.Device, d.Pool, b.pod.Name)
+		}
+	})
+}
+
+func (c *checker) fenced(d device, gang types.UID) bool {
+	for _, r := range list[*resourceapi.DeviceTaintRule](&c.w.api.objects) {
+		s := r.Spec.DeviceSelector
+		if r.Spec.Taint.Value == string(gang) && r.Spec.Taint.Effect == resourceapi.DeviceTaintEffectNoSchedule &&
+			*s.Pool == d.pool && ptr.Deref(s.Device, d.name) == d.name {
+			return true
+		}
+	}
+	return false
+}
+
+// nothingWaits checks that no claim of a gang that loses its fence is still to be allocated.
+func (c *checker) nothingWaits(of []gang.Ref) {
+	for _, r := range of {
+		rule := get[*resourceapi.DeviceTaintRule](&c.w.api.objects, refKey(r))
+		if rule == nil {
+			continue
+		}
+		for _, o := range list[*resourceapi.ResourceClaim](&c.w.api.objects) {
+			if gangOf(o) == gangOf(rule) && o.Status.Allocation == nil && o.DeletionTimestamp == nil && c.podOf(o) != nil {
+				c.w.fail("a fence is removed while claim %s is not allocated", o.Name)
+			}
+		}
+		for _, o := range list[*resourceapi.ResourceClaimTemplate](&c.w.api.objects) {
+			if gangOf(o) == gangOf(rule) {
+				c.w.fail("a fence is removed while template %s exists", o.Name)
+			}
+		}
+	}
+}
+
+// check looks for states that must not be, and for those that must not last.
+func (c *checker) check() {
+	if c.checked != c.w.api.version || c.states == nil {
+		c.checked = c.w.api.version
+		c.states = c.lasting()
+		for state := range c.since {
+			if _, still := c.states[state]; !still {
+				delete(c.since, state)
+			}
+		}
+	}
+	for state, limit := range c.states {
+		since, ok := c.since[state]
+		if !ok {
+			since = c.w.now
+			c.since[state] = since
+		}
+		if since.Before(c.disturbed) {
+			since = c.disturbed
+		}
+		if c.w.now.Sub(since) > limit && !c.w.leader.dead {
+			c.w.fail("for %s: %s", c.w.now.Sub(since).Round(time.Millisecond), state)
+		}
+	}
+}
+
+// lasting are the states that must not last, and how long they may.
+func (c *checker) lasting() map[string]time.Duration {
+	out := map[string]time.Duration{}
+	o := &c.w.api.objects
+	gangs := map[types.UID]*v1alpha1.GangClaim{}
+	planned := map[device]string{}
+	for _, g := range list[*v1alpha1.GangClaim](o) {
+		gangs[g.UID] = g
+		p := g.Status.Plan
+		if p == nil || p.Step == v1alpha1.StepTakingBack || p.Step == v1alpha1.StepUnfencing {
+			continue
+		}
+		for d := range c.plans[p.Hash].devices {
+			if other, twice := planned[d]; twice {
+				// Two controllers may do that; their fences keep both off.
+				limit := time.Duration(0)
+				if c.recently(20 * time.Second) {
+					limit = takenBackWithin
+				}
+				out[fmt.Sprintf("device %s of %s is planned for gangs %s and %s", d.name, d.pool, other, g.Name)] = limit
+			}
+			planned[d] = g.Name
+		}
+	}
+	for _, t := range list[*resourceapi.ResourceClaimTemplate](o) {
+		if ofGang(t) {
+			c.template(out, t, gangs[gangOf(t)])
+		}
+	}
+	for _, r := range list[*resourceapi.DeviceTaintRule](o) {
+		if !ofGang(r) {
+			continue
+		}
+		g := gangs[gangOf(r)]
+		if g == nil || g.Status.Plan == nil || g.Status.Plan.Step == v1alpha1.StepTakingBack || g.Status.Plan.Step == v1alpha1.StepUnfencing {
+			limit := sweptWithin
+			if c.claimsLeft(gangOf(r)) {
+				limit = time.Minute // nodes that are lost keep pods
+			}
+			out["rule "+r.Name+" has no plan"] = limit
+		}
+	}
+	for _, claim := range list[*resourceapi.ResourceClaim](o) {
+		c.unverified(out, claim)
+	}
+	return out
+}
+
+// claimsLeft says whether claims of a gang are being taken back, or cannot be.
+func (c *checker) claimsLeft(gang types.UID) bool {
+	return slices.ContainsFunc(list[*resourceapi.ResourceClaim](&c.w.api.objects), func(o *resourceapi.ResourceClaim) bool {
+		return gangOf(o) == gang && !isReady(o.Labels, o.Annotations)
+	})
+}
+
+// template is there for a plan that is being released, until all members have their claims.
+func (c *checker) template(out map[string]time.Duration, t *resourceapi.ResourceClaimTemplate, g *v1alpha1.GangClaim) {
+	hash := t.Labels[v1alpha1.PlanLabel]
+	if g == nil || g.Status.Plan == nil || g.Status.Plan.Hash != hash || g.Status.Plan.Step != v1alpha1.StepReleasing {
+		limit := templateWithin
+		if g == nil {
+			limit = sweptWithin
+		}
+		out[fmt.Sprintf("template %s of plan %s exists without a plan", t.Name, hash)] = limit
+		return
+	}
+	have := 0
+	for _, claim := range list[*resourceapi.ResourceClaim](&c.w.api.objects) {
+		if claim.Labels[v1alpha1.PlanLabel] == hash && claim.DeletionTimestamp == nil {
+			have++
+		}
+	}
+	if have >= c.plans[hash].members {
+		out[fmt.Sprintf("template %s of plan %s exists while all members have claims", t.Name, hash)] = templateWithin
+	}
+}
+
+// unverified claims of a gang are verified or taken back by a deadline. Bare pods keep their place.
+func (c *checker) unverified(out map[string]time.Duration, claim *resourceapi.ResourceClaim) {
+	if !ofGang(claim) || isReady(claim.Labels, claim.Annotations) {
+		return
+	}
+	pod := c.podOf(claim)
+	if pod == nil {
+		return // on its way
+	}
+	if claim.Status.Allocation != nil && metav1.GetControllerOfNoCopy(pod) == nil {
+		return
+	}
+	members := 0
+	if h := c.plans[claim.Labels[v1alpha1.PlanLabel]]; h != nil {
+		members = h.members
+	}
+	limit := gang.VerifyBase + time.Duration(members)*gang.VerifyPerMember + takenBackWithin
+	word := "not allocated"
+	if claim.Status.Allocation != nil {
+		word = "allocated"
+	}
+	out[fmt.Sprintf("claim %s is %s and not verified", claim.Name, word)] = limit
+}
+
+// podOf is the pod that a claim was made for, nil when it is over or on its way.
+func (c *checker) podOf(claim *resourceapi.ResourceClaim) *corev1.Pod {
+	owner := metav1.GetControllerOfNoCopy(claim)
+	pod := get[*corev1.Pod](&c.w.api.objects, key{Namespace: claim.Namespace, Name: owner.Name})
+	if pod == nil || pod.UID != owner.UID || over(pod) || pod.DeletionTimestamp != nil {
+		return nil
+	}
+	return pod
+}

@@ -1,0 +1,67 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"slices"
+
+	"github.com/switchyard-dev/switchyard/pkg/gang"
+)
+
+// fault is a mistake that is put into a run on purpose: the checks must catch it.
+type fault string
+
+const (
+	// noStartGate has kubelets start members whose claim is not marked ready.
+	noStartGate fault = "kubelets start without the gate"
+	// noQuiesce has the controller release without waiting for the scheduler.
+	noQuiesce fault = "released without quiescing"
+	// noFence leaves the planned devices open to everyone.
+	noFence fault = "no rules are made"
+	// noNeutral deletes rules that have an effect.
+	noNeutral fault = "rules are deleted without losing their effect before"
+	// templateStays leaves the template after the members have their claims.
+	templateStays fault = "templates are not deleted"
+	// noTakeBack leaves claims that were not verified by the deadline.
+	noTakeBack fault = "unverified claims are not taken back"
+	// noEviction leaves allocated claims that were not verified by the deadline.
+	noEviction fault = "pods with unverified claims are not evicted"
+	// noTouch never touches a member that has no claim.
+	noTouch fault = "members are not touched"
+	// actionsFirst acts before the status is written.
+	actionsFirst fault = "actions before status"
+	// blindStatus writes the status whatever has become of the GangClaim.
+	blindStatus fault = "status without precondition"
+	// blindDelete deletes claims whatever has become of them.
+	blindDelete fault = "claims deleted without precondition"
+	// noReservation lets two gangs have the same plan.
+	noReservation fault = "plans are not reserved"
+	// noSweep leaves what gangs that are gone left.
+	noSweep fault = "orphans are not swept"
+	// rulesStay leaves rules.
+	rulesStay fault = "rules are not deleted"
+	// neverReady never opens the start gate.
+	neverReady fault = "the start gate never opens"
+	// eagerReady opens the start gate of each member that has devices.
+	eagerReady fault = "each member starts when it has devices"
+)
+
+// faults are all of them, with how many seeds may pass before each is caught.
+var faults = map[fault]int{
+	noStartGate: 10, noQuiesce: 30, noFence: 5, noNeutral: 5, templateStays: 5, noTakeBack: 20, noEviction: 20, noTouch: 20,
+	actionsFirst: 10, blindStatus: 40, blindDelete: 40, noReservation: 40, noSweep: 20, rulesStay: 10, neverReady: 10, eagerReady: 10,
+}
+
+// drops says which actions a fault leaves out.
+func (f fault) drops(a gang.Action) bool {
+	return slices.Contains(map[fault][]string{
+		noFence:       {"CreateRules", "RepairRules", "TouchRules"},
+		templateStays: {"DeleteTemplate"},
+		noTakeBack:    {"DeleteClaims"},
+		noEviction:    {"EvictPods"},
+		noTouch:       {"TouchPods"},
+		rulesStay:     {"DeleteRules"},
+		neverReady:    {"MarkReady"},
+	}[f], a.Verb())
+}

@@ -1,0 +1,117 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/gang"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
+)
+
+// gather is what pkg/controller's observer does.
+func (c *controller) gather(g *v1alpha1.GangClaim) gang.Observation {
+	o := gang.Observation{Now: c.w.now, Claim: g, Template: get[*resourceapi.ResourceClaimTemplate](&c.cache.objects, keyOf(g))}
+	mine := map[types.UID]bool{}
+	for _, pod := range list[*corev1.Pod](&c.cache.objects) {
+		if pod.Namespace == g.Namespace && slices.ContainsFunc(pod.Spec.ResourceClaims, func(r corev1.PodResourceClaim) bool {
+			return ptr.Deref(r.ResourceClaimTemplateName, "") == g.Name
+		}) {
+			o.Pods = append(o.Pods, pod)
+			mine[pod.UID] = true
+		}
+	}
+	for _, claim := range list[*resourceapi.ResourceClaim](&c.cache.objects) {
+		owner := metav1.GetControllerOfNoCopy(claim)
+		if gangOf(claim) == g.UID || owner != nil && mine[owner.UID] {
+			o.Claims = append(o.Claims, claim)
+		}
+	}
+	for _, rule := range list[*resourceapi.DeviceTaintRule](&c.cache.objects) {
+		if gangOf(rule) == g.UID {
+			o.Rules = append(o.Rules, rule)
+		}
+	}
+	if g.Status.Plan != nil {
+		c.gatherDevices(&o, g.Status.Plan)
+	}
+	return o
+}
+
+func (c *controller) gatherDevices(o *gang.Observation, plan *v1alpha1.GangPlan) {
+	devices := placement.PlannedDevices(plan)
+	o.Holders = map[placement.DeviceID]gang.Holder{}
+	for id, h := range c.cluster.Holders(devices) {
+		o.Holders[id] = gang.Holder{Claim: types.NamespacedName{Namespace: h.Namespace, Name: h.Name}, UID: h.UID}
+	}
+	o.Devices = c.problems(o, plan)
+	if plan.Step != v1alpha1.StepQuiescing {
+		return
+	}
+	if c.w.fault == noQuiesce {
+		return
+	}
+	o.Rivals = c.cluster.Rivals(devices, o.Claim.UID)
+	undecided := slices.ContainsFunc(o.Rivals, func(r placement.PodWithDevices) bool { return r.Decided.IsZero() })
+	if undecided && c.w.now.Sub(plan.StepSince.Time) < gang.QuiesceFor {
+		return
+	}
+	o.Holders = map[placement.DeviceID]gang.Holder{}
+	for _, claim := range list[*resourceapi.ResourceClaim](&c.w.api.objects) { // live
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		for _, r := range claim.Status.Allocation.Devices.Results {
+			id := placement.DeviceID{Driver: r.Driver, Pool: r.Pool, Device: r.Device}
+			if slices.Contains(devices, id) {
+				o.Holders[id] = gang.Holder{Claim: keyOf(claim), UID: claim.UID}
+			}
+		}
+	}
+}
+
+// problems says which planned devices cannot be used as planned any more.
+func (c *controller) problems(o *gang.Observation, plan *v1alpha1.GangPlan) map[placement.DeviceID]gang.DeviceProblem {
+	states := c.cluster.DeviceStates(placement.PlannedDevices(plan))
+	noClass := get[*resourceapi.DeviceClass](&c.cache.objects, key{Name: o.Claim.Spec.DeviceClassName}) == nil
+	found := map[placement.DeviceID]gang.DeviceProblem{}
+	for _, p := range plan.Placements {
+		node := get[*corev1.Node](&c.cache.objects, key{Name: p.Node})
+		unusable := node == nil || !nodeReady(node) || node.Spec.Unschedulable
+		for _, d := range p.Devices {
+			id := placement.DeviceID{Driver: v1alpha1.DriverName, Pool: p.Pool, Device: d.Name}
+			state := states[id]
+			switch {
+			case state.Gone:
+				found[id] = gang.DeviceGone
+			case p.Domain != "" && state.Domain != p.Domain, state.ID != d.ID:
+				found[id] = gang.DeviceMoved
+			case !tolerated(state.Tainted(o.Claim.UID), o.Claim.Spec.Tolerations):
+				found[id] = gang.DeviceTainted
+			case noClass:
+				found[id] = gang.DeviceNotSelected
+			case unusable:
+				found[id] = gang.DeviceNodeUnusable
+			}
+		}
+	}
+	return found
+}
+
+func tolerated(taints []resourceapi.DeviceTaint, tolerations []resourceapi.DeviceToleration) bool {
+	for _, taint := range taints {
+		if !slices.ContainsFunc(tolerations, func(t resourceapi.DeviceToleration) bool { return resourceclaim.ToleratesTaint(t, taint) }) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,595 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+// users do what users, operators and hardware do.
+type users struct{ w *world }
+
+// operation is one of the things that users do; it says what it did, "" for nothing.
+type operation struct {
+	weight int
+	do     func(*users) string
+}
+
+var operations = []operation{
+	{14, (*users).createGang},
+	{3, (*users).deleteGang},
+	{4, (*users).deleteWorkload},
+	{8, (*users).createSingles},
+	{6, (*users).deletePod},
+	{4, (*users).failPod},
+	{4, (*users).finishPod},
+	{5, (*users).finishWorkload},
+	{2, (*users).recreateBare},
+	{3, (*users).surge},
+	{3, (*users).foreignPod},
+	{3, (*users).loseGPU},
+	{3, (*users).recoverGPU},
+	{1, (*users).relabelGPU},
+	{2, (*users).loseNode},
+	{3, (*users).returnNode},
+	{2, (*users).cordon},
+	{1, (*users).deleteNode},
+	{1, (*users).changeClass},
+	{1, (*users).taintDevice},
+	{2, (*users).wipeStatus},
+	{2, (*users).replaceGang},
+	{1, (*users).changeSpec},
+	{2, (*users).deleteRule},
+	{1, (*users).changeRule},
+	{2, (*users).deleteTemplate},
+	{2, (*users).deleteClaim},
+	{1, (*users).foreignTemplate},
+	{1, (*users).quota},
+	{5, (*users).crash},
+	{2, (*users).loseLease},
+	{1, (*users).restartScheduler},
+	{1, (*users).gatePod},
+}
+
+// begin has users do things from now on, until the run is quiet.
+func (u *users) begin() {
+	for _, count := range []int{1, 2, 4} {
+		u.w.must(create(u.w.api, singleTemplate(count)))
+	}
+	u.schedule()
+}
+
+func (u *users) schedule() {
+	pause := time.Duration(u.w.rand.ExpFloat64() * float64(900*time.Millisecond))
+	u.w.after(min(pause, 20*time.Second), "", func() {
+		if u.w.quiet {
+			return
+		}
+		u.operate()
+		u.schedule()
+	})
+}
+
+func (u *users) operate() {
+	total := 0
+	for _, o := range operations {
+		total += o.weight
+	}
+	n := u.w.rand.IntN(total)
+	for _, o := range operations {
+		if n -= o.weight; n < 0 {
+			if did := o.do(u); did != "" {
+				u.w.checker.operations++
+				u.w.logf("user: %s", did)
+			}
+			return
+		}
+	}
+}
+
+func singleTemplate(count int) *resourceapi.ResourceClaimTemplate {
+	return &resourceapi.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("single%d", count)},
+		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+				DeviceClassName: driver, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(count),
+			}}},
+		}}},
+	}
+}
+
+// one returns a random object, or nil.
+func one[T object](u *users, which func(T) bool) T {
+	var all []T
+	for _, o := range list[T](&u.w.api.objects) {
+		if which == nil || which(o) {
+			all = append(all, o)
+		}
+	}
+	found, _ := pick(u.w, all)
+	return found
+}
+
+func anyOf[T any](u *users, of ...T) T { return of[u.w.rand.IntN(len(of))] }
+
+// newGang is a GangClaim as users write them, with the defaults of the API.
+func (u *users) newGang(name string) *v1alpha1.GangClaim {
+	g := &v1alpha1.GangClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1alpha1.GangClaimSpec{
+			Members: int32(anyOf(u, 1, 2, 2, 2, 3, 4)), DevicesPerMember: int32(anyOf(u, 1, 2, 2, 4, 4, 8)), DeviceClassName: driver,
+			Topology: v1alpha1.GangTopology{
+				Member: anyOf(u, v1alpha1.MemberNVSwitchDomain, v1alpha1.MemberNVSwitchDomain, v1alpha1.MemberNVSwitchDomain,
+					v1alpha1.MemberNUMANode, v1alpha1.MemberPCIeRoot, v1alpha1.MemberNode),
+				Gang: anyOf(u, v1alpha1.GangAny, v1alpha1.GangAny, v1alpha1.GangNode, v1alpha1.GangNVSwitchDomain),
+				Mode: anyOf(u, v1alpha1.TopologyRequired, v1alpha1.TopologyRequired, v1alpha1.TopologyPreferred),
+			},
+			SchedulingTimeout:  &metav1.Duration{Duration: anyOf(u, 0, 20*time.Second, 10*time.Minute)},
+			RestartGracePeriod: &metav1.Duration{Duration: anyOf(u, 0, 3*time.Second, 30*time.Second)},
+			Defragmentation:    v1alpha1.DefragmentationNever,
+		},
+	}
+	return g
+}
+
+func (u *users) createGang() string {
+	name := fmt.Sprintf("g%d", u.w.rand.IntN(6))
+	if get[*v1alpha1.GangClaim](&u.w.api.objects, key{Namespace: namespace, Name: name}) != nil {
+		return ""
+	}
+	g := u.newGang(name)
+	replicas := int(g.Spec.Members)
+	if u.w.rand.IntN(20) == 0 {
+		replicas += anyOf(u, -1, 1)
+	}
+	l := workload{
+		keeper: anyOf(u, job, job, deployment, bare), template: name, replicas: replicas,
+		cpu: int64(anyOf(u, 100, 1000, 4000)), twice: u.w.rand.IntN(40) == 0,
+	}
+	makeGang := func() {
+		_, _ = create(u.w.api, g) // there may be one by now
+	}
+	makePods := func() {
+		if !u.w.quiet {
+			u.w.workloads.add(l)
+		}
+	}
+	later := anyOf(u, 0, 0, u.w.between(0, 5*time.Second))
+	if u.w.rand.IntN(4) == 0 {
+		makePods()
+		u.w.after(later, "", makeGang)
+	} else {
+		makeGang()
+		u.w.after(later, "", makePods)
+	}
+	return fmt.Sprintf("creates gang %s of %d × %d, each in one %s, all in %s, %s, with %d %s pods", name, g.Spec.Members, g.Spec.DevicesPerMember,
+		g.Spec.Topology.Member, g.Spec.Topology.Gang, g.Spec.Topology.Mode, replicas, l.keeper)
+}
+
+func (u *users) deleteGang() string {
+	g := one[*v1alpha1.GangClaim](u, nil)
+	if g == nil {
+		return ""
+	}
+	_ = remove[*v1alpha1.GangClaim](u.w.api, keyOf(g), preconditions{})
+	if u.w.rand.IntN(2) == 0 {
+		for _, l := range u.w.workloads.sorted() {
+			if l.template == g.Name {
+				u.w.workloads.drop(l)
+			}
+		}
+	}
+	return "deletes gang " + g.Name
+}
+
+func (u *users) deleteWorkload() string {
+	l, ok := pick(u.w, u.w.workloads.sorted())
+	if !ok {
+		return ""
+	}
+	u.w.workloads.drop(l)
+	return "deletes workload " + l.name
+}
+
+func (u *users) createSingles() string {
+	if len(u.w.workloads.all) > 14 {
+		return ""
+	}
+	l := u.w.workloads.add(workload{
+		keeper: anyOf(u, job, bare, deployment), template: fmt.Sprintf("single%d", anyOf(u, 1, 1, 2, 4)), replicas: anyOf(u, 1, 2, 4), cpu: 100,
+	})
+	return fmt.Sprintf("creates %d pods of workload %s", l.replicas, l.name)
+}
+
+func (u *users) deletePod() string {
+	p := one[*corev1.Pod](u, nil)
+	if p == nil {
+		return ""
+	}
+	_ = remove[*corev1.Pod](u.w.api, keyOf(p), preconditions{})
+	return "deletes pod " + p.Name
+}
+
+func (u *users) failPod() string {
+	p := one(u, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+	if p == nil {
+		return ""
+	}
+	u.w.kubelet.end(keyOf(p), p.UID, corev1.PodFailed)
+	return "pod " + p.Name + " fails"
+}
+
+func (u *users) finishPod() string {
+	p := one(u, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+	if p == nil {
+		return ""
+	}
+	u.w.kubelet.end(keyOf(p), p.UID, corev1.PodSucceeded)
+	return "pod " + p.Name + " succeeds"
+}
+
+func (u *users) finishWorkload() string {
+	l, ok := pick(u.w, u.w.workloads.sorted())
+	if !ok {
+		return ""
+	}
+	u.w.finish(l)
+	return "workload " + l.name + " succeeds"
+}
+
+// finish lets the pods of a workload that run succeed; the workload is then deleted with what is left.
+func (w *world) finish(l *workload) {
+	for _, p := range w.workloads.pods(l.name) {
+		if p.Status.Phase == corev1.PodRunning {
+			w.kubelet.end(keyOf(p), p.UID, corev1.PodSucceeded)
+		}
+	}
+	w.after(w.between(0, 2*time.Second), "", func() { w.workloads.drop(l) })
+}
+
+func (u *users) recreateBare() string {
+	for _, l := range u.w.workloads.sorted() {
+		if l.keeper != bare {
+			continue
+		}
+		have := 0
+		for _, p := range u.w.workloads.pods(l.name) {
+			if !over(p) {
+				have++
+			}
+		}
+		if have < l.replicas {
+			u.w.workloads.create(l)
+			return "replaces a bare pod of workload " + l.name
+		}
+	}
+	return ""
+}
+
+func (u *users) surge() string {
+	l, ok := pick(u.w, u.w.workloads.sorted())
+	if !ok || l.keeper != deployment {
+		return ""
+	}
+	l.surge = 1 - l.surge
+	u.w.workloads.soon(l.name)
+	return fmt.Sprintf("workload %s surges by %d", l.name, l.surge)
+}
+
+func (u *users) foreignPod() string {
+	g := one[*v1alpha1.GangClaim](u, nil)
+	if g == nil {
+		return ""
+	}
+	l := u.w.workloads.add(workload{keeper: anyOf(u, bare, job), template: g.Name, replicas: 1, cpu: 100})
+	u.w.after(u.w.between(0, 10*time.Second), "", func() {
+		if u.w.workloads.all[l.name] != nil {
+			u.w.workloads.drop(l)
+		}
+	})
+	return "creates a pod that names the template of gang " + g.Name
+}
+
+// changeDevice writes a slice.
+func (u *users) changeDevice(change func(*resourceapi.Device) bool) string {
+	s := one[*resourceapi.ResourceSlice](u, nil)
+	i := u.w.rand.IntN(len(s.Spec.Devices))
+	changed := s.Spec.Devices[i].DeepCopy()
+	if !change(changed) {
+		return ""
+	}
+	_, _ = update(u.w.api, keyOf(s), preconditions{}, func(s *resourceapi.ResourceSlice) { s.Spec.Devices[i] = *changed })
+	return fmt.Sprintf("%s of %s", changed.Name, s.Spec.Pool.Name)
+}
+
+func (u *users) loseGPU() string {
+	did := u.changeDevice(func(d *resourceapi.Device) bool {
+		d.Taints = []resourceapi.DeviceTaint{{Key: "gpu.switchyard.dev/lost", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		return true
+	})
+	return "GPU is lost: " + did
+}
+
+func (u *users) recoverGPU() string {
+	for _, s := range list[*resourceapi.ResourceSlice](&u.w.api.objects) {
+		for i := range s.Spec.Devices {
+			if len(s.Spec.Devices[i].Taints) > 0 {
+				_, _ = update(u.w.api, keyOf(s), preconditions{}, func(s *resourceapi.ResourceSlice) { s.Spec.Devices[i].Taints = nil })
+				return fmt.Sprintf("GPU %s of %s is back", s.Spec.Devices[i].Name, s.Spec.Pool.Name)
+			}
+		}
+	}
+	return ""
+}
+
+func (u *users) relabelGPU() string {
+	did := u.changeDevice(func(d *resourceapi.Device) bool {
+		domain, ok := d.Attributes["nvswitchDomain"]
+		if !ok {
+			return false
+		}
+		d.Attributes["nvswitchDomain"] = resourceapi.DeviceAttribute{StringValue: ptr.To((*domain.StringValue)[:len(*domain.StringValue)-1] + itoa(u.w.rand.IntN(3)))}
+		return true
+	})
+	if did == "" {
+		return ""
+	}
+	return "GPU is in another domain: " + did
+}
+
+func (u *users) loseNode() string {
+	n := one(u, nodeReady)
+	if n == nil {
+		return ""
+	}
+	_, _ = update(u.w.api, keyOf(n), preconditions{}, func(n *corev1.Node) { setReady(n, false) })
+	return "node is lost: " + n.Name
+}
+
+func (u *users) returnNode() string {
+	for _, s := range list[*resourceapi.ResourceSlice](&u.w.api.objects) {
+		name := s.Spec.Pool.Name
+		n := get[*corev1.Node](&u.w.api.objects, key{Name: name})
+		switch {
+		case n == nil:
+			u.w.must(create(u.w.api, newNode(name)))
+		case !nodeReady(n) || n.Spec.Unschedulable:
+			_, _ = update(u.w.api, key{Name: name}, preconditions{}, func(n *corev1.Node) {
+				setReady(n, true)
+				n.Spec.Unschedulable = false
+			})
+		default:
+			continue
+		}
+		return "node is back: " + name
+	}
+	return ""
+}
+
+func (u *users) cordon() string {
+	n := one[*corev1.Node](u, nil)
+	if n == nil {
+		return ""
+	}
+	_, _ = update(u.w.api, keyOf(n), preconditions{}, func(n *corev1.Node) { n.Spec.Unschedulable = !n.Spec.Unschedulable })
+	return "cordons or uncordons " + n.Name
+}
+
+func (u *users) deleteNode() string {
+	n := one(u, func(n *corev1.Node) bool { return !nodeReady(n) })
+	if n == nil {
+		return ""
+	}
+	_ = remove[*corev1.Node](u.w.api, keyOf(n), preconditions{})
+	return "deletes node " + n.Name
+}
+
+func (u *users) changeClass() string {
+	class := get[*resourceapi.DeviceClass](&u.w.api.objects, key{Name: driver})
+	switch {
+	case class == nil:
+		u.w.must(create(u.w.api, newClass()))
+		return "creates the DeviceClass again"
+	case len(class.Spec.Selectors) > 1:
+		_, _ = update(u.w.api, keyOf(class), preconditions{}, func(c *resourceapi.DeviceClass) { c.Spec = newClass().Spec })
+		return "restores the DeviceClass"
+	case u.w.rand.IntN(2) == 0:
+		_ = remove[*resourceapi.DeviceClass](u.w.api, keyOf(class), preconditions{})
+		return "deletes the DeviceClass"
+	default:
+		_, _ = update(u.w.api, keyOf(class), preconditions{}, func(c *resourceapi.DeviceClass) {
+			c.Spec.Selectors = append(c.Spec.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{
+				Expression: `device.attributes["gpu.switchyard.dev"].?id.orValue("") != "node-0-1"`,
+			}})
+		})
+		return "has the DeviceClass select fewer devices"
+	}
+}
+
+// taintDevice has an operator's own rule come or go.
+func (u *users) taintDevice() string {
+	const name = "operator"
+	if get[*resourceapi.DeviceTaintRule](&u.w.api.objects, key{Name: name}) != nil {
+		_ = remove[*resourceapi.DeviceTaintRule](u.w.api, key{Name: name}, preconditions{})
+		return "deletes a rule of their own"
+	}
+	s := one[*resourceapi.ResourceSlice](u, nil)
+	u.w.must(create(u.w.api, &resourceapi.DeviceTaintRule{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: resourceapi.DeviceTaintRuleSpec{
+			DeviceSelector: &resourceapi.DeviceTaintSelector{Driver: ptr.To(driver), Pool: ptr.To(s.Spec.Pool.Name), Device: ptr.To(s.Spec.Devices[0].Name)},
+			Taint:          resourceapi.DeviceTaint{Key: "example.com/repair", Effect: resourceapi.DeviceTaintEffectNoSchedule},
+		},
+	}))
+	return "taints a device of " + s.Spec.Pool.Name
+}
+
+func (u *users) wipeStatus() string {
+	g := one[*v1alpha1.GangClaim](u, nil)
+	if g == nil {
+		return ""
+	}
+	_, _ = update(u.w.api, keyOf(g), preconditions{}, func(g *v1alpha1.GangClaim) { g.Status = v1alpha1.GangClaimStatus{} })
+	u.w.checker.disturb()
+	return "wipes the status of gang " + g.Name
+}
+
+// replaceGang deletes a GangClaim by force; half the time another one of its name follows at once.
+func (u *users) replaceGang() string {
+	g := one[*v1alpha1.GangClaim](u, nil)
+	if g == nil {
+		return ""
+	}
+	_, _ = update(u.w.api, keyOf(g), preconditions{}, func(g *v1alpha1.GangClaim) { g.Finalizers = nil })
+	if get[*v1alpha1.GangClaim](&u.w.api.objects, keyOf(g)) != nil {
+		_ = remove[*v1alpha1.GangClaim](u.w.api, keyOf(g), preconditions{})
+	}
+	u.w.checker.disturb()
+	if t := get[*resourceapi.ResourceClaimTemplate](&u.w.api.objects, keyOf(g)); t != nil && len(t.OwnerReferences) > 0 {
+		u.w.after(u.w.between(10*time.Millisecond, time.Second), "", func() {
+			_ = remove[*resourceapi.ResourceClaimTemplate](u.w.api, keyOf(t), preconditions{uid: t.UID}) // garbage collection
+		})
+	}
+	if u.w.rand.IntN(2) == 0 {
+		return "removes gang " + g.Name
+	}
+	n := u.newGang(g.Name)
+	if u.w.rand.IntN(2) == 0 {
+		n.Spec = *g.Spec.DeepCopy()
+	}
+	u.w.must(create(u.w.api, n))
+	return "replaces gang " + g.Name
+}
+
+func (u *users) changeSpec() string {
+	g := one[*v1alpha1.GangClaim](u, nil)
+	if g == nil {
+		return ""
+	}
+	_, _ = update(u.w.api, keyOf(g), preconditions{}, func(g *v1alpha1.GangClaim) {
+		g.Generation++
+		g.Spec.RestartGracePeriod = &metav1.Duration{Duration: anyOf(u, 0, 10*time.Second)}
+		g.Spec.SchedulingTimeout = &metav1.Duration{Duration: anyOf(u, 0, 30*time.Second)}
+	})
+	return "changes the spec of gang " + g.Name
+}
+
+func ofGang[T object](o T) bool { return gangOf(o) != "" }
+
+func (u *users) deleteRule() string {
+	r := one(u, ofGang[*resourceapi.DeviceTaintRule])
+	if r == nil {
+		return ""
+	}
+	u.w.checker.disturb()
+	_ = remove[*resourceapi.DeviceTaintRule](u.w.api, keyOf(r), preconditions{})
+	return "deletes rule " + r.Name
+}
+
+func (u *users) changeRule() string {
+	r := one(u, ofGang[*resourceapi.DeviceTaintRule])
+	if r == nil {
+		return ""
+	}
+	_, _ = update(u.w.api, keyOf(r), preconditions{}, func(r *resourceapi.DeviceTaintRule) {
+		r.Spec.Taint.Effect = anyOf(u, resourceapi.DeviceTaintEffectNone, resourceapi.DeviceTaintEffectNoSchedule)
+	})
+	u.w.checker.disturb()
+	return "changes rule " + r.Name
+}
+
+func (u *users) deleteTemplate() string {
+	t := one(u, ofGang[*resourceapi.ResourceClaimTemplate])
+	if t == nil {
+		return ""
+	}
+	_ = remove[*resourceapi.ResourceClaimTemplate](u.w.api, keyOf(t), preconditions{})
+	return "deletes template " + t.Name
+}
+
+func (u *users) deleteClaim() string {
+	c := one(u, ofGang[*resourceapi.ResourceClaim])
+	if c == nil {
+		return ""
+	}
+	_ = remove[*resourceapi.ResourceClaim](u.w.api, keyOf(c), preconditions{})
+	u.w.checker.disturb()
+	return "deletes claim " + c.Name
+}
+
+// foreignTemplate puts a template of a gang's name there, and takes it away after a while.
+func (u *users) foreignTemplate() string {
+	name := fmt.Sprintf("g%d", u.w.rand.IntN(6))
+	t := singleTemplate(1)
+	t.Name = name
+	stored, err := create(u.w.api, t)
+	if err != nil {
+		return ""
+	}
+	u.w.after(u.w.between(time.Second, 10*time.Second), "", func() {
+		_ = remove[*resourceapi.ResourceClaimTemplate](u.w.api, keyOf(stored), preconditions{uid: stored.UID})
+	})
+	return "creates a template of their own: " + name
+}
+
+func (u *users) quota() string {
+	const name = "quota"
+	if q := get[*corev1.ResourceQuota](&u.w.api.objects, key{Namespace: namespace, Name: name}); q != nil {
+		_ = remove[*corev1.ResourceQuota](u.w.api, keyOf(q), preconditions{})
+		return "deletes the quota"
+	}
+	limit := int64(len(u.w.api.objects[claims]) + u.w.rand.IntN(3))
+	u.w.must(create(u.w.api, &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+			quotaOfClaims: *resource.NewQuantity(limit, resource.DecimalSI),
+		}},
+	}))
+	u.w.claimer.countQuota()
+	return fmt.Sprintf("sets a quota of %d claims", limit)
+}
+
+func (u *users) gatePod() string {
+	p := one(u, func(p *corev1.Pod) bool { return p.Spec.NodeName == "" })
+	if p == nil {
+		return ""
+	}
+	// Gates cannot be added: the pod is replaced by one that has some for a while.
+	gated := p.DeepCopy()
+	gated.ResourceVersion, gated.Name, gated.Status = "", p.Name+"g", corev1.PodStatus{Phase: corev1.PodPending}
+	gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
+	_ = remove[*corev1.Pod](u.w.api, keyOf(p), preconditions{})
+	stored, err := create(u.w.api, gated)
+	if err != nil {
+		return ""
+	}
+	u.w.after(u.w.between(time.Second, 8*time.Second), "", func() {
+		_, _ = update(u.w.api, keyOf(stored), preconditions{uid: stored.UID}, func(p *corev1.Pod) { p.Spec.SchedulingGates = nil })
+	})
+	return "replaces pod " + p.Name + " by one with a scheduling gate"
+}
+
+func (u *users) crash() string {
+	u.w.crash(u.w.between(0, 2*time.Second))
+	return "the controller is killed"
+}
+
+func (u *users) loseLease() string {
+	u.w.loseLease()
+	return "the controller loses its lease, and goes on for a while"
+}
+
+func (u *users) restartScheduler() string {
+	u.w.restartScheduler()
+	return "kube-scheduler restarts"
+}
