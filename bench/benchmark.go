@@ -18,6 +18,7 @@ func benchmarks() []Benchmark {
 		nodePluginCalls(),
 		nodePluginStart(),
 		nodePluginMemory(),
+		planner(),
 	)
 }
 

@@ -104,21 +104,31 @@ func oneOf(attribute resourceapi.QualifiedName, values []string) string {
 	return fmt.Sprintf("device.attributes[%q].?%s.orValue(\"\") in [%s]", v1alpha1.DriverName, attribute, strings.Join(quoted, ", "))
 }
 
-// checkClaimSpec checks the selectors of a claim against the limits by which the API server accepts
-// them: length and estimated cost (KEP-4381).
-func checkClaimSpec(spec resourceapi.ResourceClaimSpec) error {
-	for i, s := range spec.Devices.Requests[0].Exactly.Selectors {
-		name := "the selector of the planned devices"
-		if i > 0 {
-			name = fmt.Sprintf("spec.selectors[%d].cel.expression", i-1)
-		}
-		if err := checkExpression(s.CEL.Expression); err != nil {
-			return fmt.Errorf("%s %w", name, err)
+const (
+	// cheapDomains and cheapIDs are how many values of the greatest length are certainly accepted in
+	// the selector of a plan. Estimating its cost takes as long as compiling it.
+	cheapDomains = 64
+	cheapIDs     = 320
+)
+
+// checkSelector checks the selector of a plan against the limits by which the API server accepts it:
+// length and estimated cost (KEP-4381).
+func checkSelector(plan *v1alpha1.GangPlan, spec resourceapi.ResourceClaimSpec) error {
+	domains, ids := 0, 0
+	for _, p := range plan.Placements {
+		if p.WholeDomain {
+			domains++
+		} else {
+			ids += len(p.Devices)
 		}
 	}
-	return nil
+	if domains <= cheapDomains && ids <= cheapIDs {
+		return nil
+	}
+	return checkExpression(spec.Devices.Requests[0].Exactly.Selectors[0].CEL.Expression)
 }
 
+// checkExpression checks a selector against the same limits.
 func checkExpression(expression string) error {
 	if len(expression) > resourceapi.CELSelectorExpressionMaxLength {
 		return fmt.Errorf("is %d bytes long, %d are allowed", len(expression), resourceapi.CELSelectorExpressionMaxLength)

@@ -45,10 +45,11 @@ type Cluster struct {
 	poolRules map[poolKey]map[string]*resourceapi.DeviceTaintRule
 	wideRules map[string]*resourceapi.DeviceTaintRule
 
-	nodes     map[string]*node
-	nodeNames []string // of nodes, sorted
-	pods      map[types.NamespacedName]*pod
-	unbound   map[types.NamespacedName]*pod
+	nodes map[string]*node
+	// sortedNodes are the nodes by name.
+	sortedNodes []*node
+	pods        map[types.NamespacedName]*pod
+	unbound     map[types.NamespacedName]*pod
 	// byTemplate lists the pods that name a ResourceClaimTemplate.
 	byTemplate map[types.NamespacedName]map[types.NamespacedName]*pod
 

@@ -158,7 +158,7 @@ func list(names []string) string {
 func (e explanation) nextBest() string {
 	free, busy := map[string]int{}, map[string]bool{}
 	for _, ch := range e.best.choices {
-		for i, at := range ch.site.atoms {
+		for i, at := range ch.atoms {
 			if ch.counts[i] == 0 {
 				continue
 			}

@@ -81,8 +81,8 @@ func (c *Cluster) node(name string) *node {
 	if n == nil {
 		n = &node{name: name, requested: amounts{}}
 		c.nodes[name] = n
-		at, _ := slices.BinarySearch(c.nodeNames, name)
-		c.nodeNames = slices.Insert(c.nodeNames, at, name)
+		at, _ := slices.BinarySearchFunc(c.sortedNodes, name, compareName)
+		c.sortedNodes = slices.Insert(c.sortedNodes, at, n)
 	}
 	return n
 }
@@ -92,10 +92,12 @@ func (c *Cluster) forgetNode(n *node) {
 		return
 	}
 	delete(c.nodes, n.name)
-	if at, ok := slices.BinarySearch(c.nodeNames, n.name); ok {
-		c.nodeNames = slices.Delete(c.nodeNames, at, at+1)
+	if at, ok := slices.BinarySearchFunc(c.sortedNodes, n.name, compareName); ok {
+		c.sortedNodes = slices.Delete(c.sortedNodes, at, at+1)
 	}
 }
+
+func compareName(n *node, name string) int { return cmp.Compare(n.name, name) }
 
 // SetPod adds or replaces a Pod.
 func (c *Cluster) SetPod(object *corev1.Pod) {

@@ -13,6 +13,7 @@ import (
 // unit takes does not change the score of another.
 type unit struct {
 	sites   []*site
+	single  [1]*site // where sites is while there is one
 	options []option
 	kind    int
 	// filling distributes the members among several sites.
@@ -24,6 +25,7 @@ type choice struct {
 	site    *site
 	members int
 	counts  []int
+	atoms   []atom // filled in for what is chosen in the end
 }
 
 // outcome is what an attempt found.
@@ -37,7 +39,15 @@ type outcome struct {
 // place looks for the best place of the gang, or of as many members as have one.
 func (a *attempt) place() outcome {
 	a.gather()
-	units := a.units()
+	found := a.best(a.units())
+	for i := range found.choices {
+		found.choices[i].atoms = a.devicesOf(found.choices[i].site)
+	}
+	return found
+}
+
+// best chooses among the units.
+func (a *attempt) best(units []*unit) outcome {
 	if a.gang == v1alpha1.GangAny {
 		items := make([]item, len(units))
 		slices.SortStableFunc(units, func(x, y *unit) int { return x.kind - y.kind })
@@ -70,31 +80,29 @@ func (a *attempt) place() outcome {
 
 // units groups the sites, in the order of the first node of each.
 func (a *attempt) units() []*unit {
+	backing := make([]unit, len(a.sites))
+	units := make([]*unit, 0, len(a.sites))
 	owner := map[*domain]*unit{}
-	var units []*unit
-	for _, s := range a.sites {
-		u := &unit{sites: []*site{s}}
-		if a.gang != v1alpha1.GangNode {
-			for i := range s.domains {
-				d := s.domains[i].domain
-				if a.tallyOf(d).sites < 2 {
-					continue
-				}
-				if other := owner[d]; other != nil && other != u {
-					u = merge(other, u, owner)
-				}
-				owner[d] = u
-			}
-		}
+	for i := range a.sites {
+		s := &a.sites[i]
+		u := &backing[i]
+		u.sites = append(u.single[:0], s)
 		units = append(units, u)
+		if a.gang == v1alpha1.GangNode {
+			continue
+		}
+		for j := range s.domains {
+			d := s.domains[j].domain
+			if a.tallyOf(d).sites < 2 {
+				continue
+			}
+			if other := owner[d]; other != nil && other != u {
+				u = merge(other, u, owner)
+			}
+			owner[d] = u
+		}
 	}
 	units = slices.DeleteFunc(units, func(u *unit) bool { return len(u.sites) == 0 })
-	seen := map[*unit]bool{}
-	units = slices.DeleteFunc(units, func(u *unit) bool {
-		again := seen[u]
-		seen[u] = true
-		return again
-	})
 	for _, u := range units {
 		a.solve(u)
 	}
@@ -153,12 +161,12 @@ func (u *unit) choose(members int) []choice {
 	}
 	if u.filling.items == nil {
 		s := u.sites[0]
-		return []choice{{s, members, s.shape.counts[members]}}
+		return []choice{{site: s, members: members, counts: s.shape.counts[members]}}
 	}
 	var choices []choice
 	for i, take := range u.filling.members(members) {
 		if take > 0 {
-			choices = append(choices, choice{u.sites[i], take, u.sites[i].shape.counts[take]})
+			choices = append(choices, choice{site: u.sites[i], members: take, counts: u.sites[i].shape.counts[take]})
 		}
 	}
 	return choices
@@ -173,7 +181,7 @@ func (a *attempt) score(choices []choice) score {
 		result.evictions += at.evictions
 		result.crossings += at.crossings
 		for i, n := range ch.counts {
-			d := ch.site.domains[ch.site.atoms[i].domain].domain
+			d := ch.site.domains[ch.site.shape.atoms[i].domain].domain
 			if n > 0 && a.tallyOf(d).planned == 0 {
 				domains = append(domains, d)
 			}

@@ -21,8 +21,8 @@ type picked struct {
 func (o outcome) picks() []picked {
 	var picks []picked
 	for _, ch := range o.choices {
-		for i, at := range ch.site.atoms {
-			if i == 0 || at.group != ch.site.atoms[i-1].group {
+		for i, at := range ch.atoms {
+			if i == 0 || at.group != ch.atoms[i-1].group {
 				picks = append(picks, picked{node: ch.site.node})
 			}
 			p := &picks[len(picks)-1]
@@ -48,7 +48,7 @@ func (o outcome) devices(yield func(*device) bool) {
 // busy calls yield for each device that is taken although others have it.
 func (o outcome) busy(yield func(*device) bool) {
 	for _, ch := range o.choices {
-		for i, at := range ch.site.atoms {
+		for i, at := range ch.atoms {
 			for _, d := range at.busy[:max(ch.counts[i]-len(at.free), 0)] {
 				if !yield(d) {
 					return

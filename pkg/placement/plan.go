@@ -94,9 +94,9 @@ func (p *planner) decide(ctx context.Context, g Gang) Decision {
 			}
 			plan := a.plan(found)
 			spec := ClaimSpec(r.claim, plan)
-			if err := checkClaimSpec(spec); err != nil {
+			if err := checkSelector(plan, spec); err != nil {
 				return refuse(&Refusal{Reason: ReasonNotSupported, Message: fmt.Sprintf(
-					"%v: split the gang, or use selectors that are cheaper", err)})
+					"the gang is too large for one selector of its devices, which %v: split it", err)})
 			}
 			node, err := p.ask(ctx, plan, spec)
 			if err == nil {

@@ -37,7 +37,7 @@ func (c *Cluster) Rivals(devices []DeviceID, except types.UID) []PodWithDevices 
 			continue
 		}
 		if c.mayTake(p.object, wanted, except) {
-			rivals = append(rivals, PodWithDevices{Pod: key, UID: p.object.UID})
+			rivals = append(rivals, PodWithDevices{Pod: key, UID: p.object.UID, Created: p.object.CreationTimestamp.Time})
 		}
 	}
 	slices.SortFunc(rivals, func(a, b PodWithDevices) int {

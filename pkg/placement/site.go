@@ -10,21 +10,14 @@ import (
 )
 
 // site is a part of a node that members may be placed on: all of its devices, or, where the gang has to
-// be in one domain, those of a domain.
+// be in one domain, those of a domain. Its devices are looked up again when it is chosen: most sites
+// are not.
 type site struct {
 	node    *node
-	room    int // members, by CPU, memory and so on
-	atoms   []atom
+	only    *domain // nil for all
+	room    int     // members, by CPU, memory and so on
 	domains []siteDomain
 	shape   *shape
-}
-
-// atom are devices between which there is nothing to choose, in the allocator's order.
-type atom struct {
-	group      int
-	domain     int // in site.domains
-	numa       int64
-	free, busy []*device
 }
 
 // siteDomain is a domain as far as it is at the site.
@@ -33,6 +26,8 @@ type siteDomain struct {
 	free  int
 	inUse int
 }
+
+func (d *siteDomain) whole() bool { return d.name != "" && d.inUse == 0 }
 
 // tally counts the devices of a domain, at all nodes.
 type tally struct {
@@ -74,11 +69,13 @@ type attempt struct {
 	largest int
 
 	number int64
-	sites  []*site
+	sites  []site
 	shapes map[string]*shape
 	// vectors numbers lists of options that are equal.
 	vectors map[string]int
 	scratch siteBuilder
+	// domainsOfSites holds the domains of all sites one behind the other.
+	domainsOfSites []siteDomain
 }
 
 // tallyOf returns the domain's tally of this attempt.
@@ -95,35 +92,21 @@ func (a *attempt) gather() {
 	a.number = a.attempts
 	a.shapes = map[string]*shape{}
 	a.vectors = map[string]int{}
-	for _, name := range a.nodeNames {
-		if n := a.nodes[name]; len(n.pools) > 0 && !a.avoid[n] {
+	for _, n := range a.sortedNodes {
+		if len(n.pools) > 0 && !a.avoid[n] {
 			a.gatherNode(n)
 		}
 	}
-	for _, s := range a.sites {
-		for i := range s.domains {
-			a.tallyOf(s.domains[i].domain).sites++
+	for i := range a.sites {
+		for j := range a.sites[i].domains {
+			a.tallyOf(a.sites[i].domains[j].domain).sites++
 		}
-	}
-	for _, s := range a.sites {
-		s.shape = a.shapeOf(s)
 	}
 }
 
 func (a *attempt) gatherNode(n *node) {
 	b := &a.scratch
-	b.reset(a)
-	for _, p := range n.pools {
-		if p.complete {
-			a.gatherPool(n, p)
-			continue
-		}
-		for _, d := range p.devices {
-			if d.domain != nil {
-				a.tallyOf(d.domain).unknown = true
-			}
-		}
-	}
+	b.collect(a, n, true)
 	a.largest = max(a.largest, b.largest())
 	if b.largest() < a.request.perMember || !a.allows(n) {
 		return
@@ -136,33 +119,36 @@ func (a *attempt) gatherNode(n *node) {
 		return
 	}
 	if a.gang != v1alpha1.GangNVSwitchDomain {
-		a.sites = append(a.sites, b.site(n, room, -1))
+		a.addSite(site{node: n, room: room})
 		return
 	}
-	for i := range b.domains {
-		if a.request.domain != "" && a.request.domain != b.domains[i].name {
-			continue
-		}
-		if s := b.site(n, room, i); s != nil {
-			a.sites = append(a.sites, s)
+	for i := range b.onNode {
+		if d := b.onNode[i].domain; a.request.domain == "" || a.request.domain == d.name {
+			a.addSite(site{node: n, room: room, only: d})
 		}
 	}
 }
 
-// gatherPool collects the devices of a pool.
-func (a *attempt) gatherPool(n *node, p *pool) {
-	left := p.countersLeft()
-	for _, s := range p.current {
-		matches := a.request.view.matches[s]
-		if matches == nil {
-			continue // The evaluation was interrupted.
-		}
-		for i, d := range s.devices {
-			if matches.class[i] {
-				a.scratch.add(n, p, d, a.availability(d, matches.all[i], left))
-			}
-		}
+// addSite adds a site of the node that was collected, if it has devices for a member.
+func (a *attempt) addSite(s site) {
+	b := &a.scratch
+	b.restrict(a, s.only)
+	if len(b.atoms) == 0 {
+		return
 	}
+	start := len(a.domainsOfSites)
+	a.domainsOfSites = append(a.domainsOfSites, b.domains...)
+	s.domains = a.domainsOfSites[start:len(a.domainsOfSites):len(a.domainsOfSites)]
+	s.shape = a.shapeOf(b, s.room)
+	a.sites = append(a.sites, s)
+}
+
+// devices looks up the devices of a site that was chosen.
+func (a *attempt) devicesOf(s *site) []atom {
+	b := &siteBuilder{}
+	b.collect(a, s.node, false)
+	b.restrict(a, s.only)
+	return b.atoms
 }
 
 // allows reports whether the gang may use the node at all.
@@ -194,61 +180,28 @@ func (a *attempt) availability(d *device, selected bool, left counters) availabi
 	}
 }
 
-// key appends what matters of the site, for finding its shape.
-func (s *site) key(key []byte, limit int) []byte {
-	number := func(n int) { key = binary.AppendUvarint(key, uint64(n)) }
-	number(limit)
-	number(len(s.atoms))
-	for i := range s.atoms {
-		number(s.atoms[i].group)
-		number(s.atoms[i].domain)
-		number(s.numaIndex(i))
-		number(len(s.atoms[i].free))
-		number(len(s.atoms[i].busy))
-	}
-	for i := range s.domains {
-		number(s.domains[i].free)
-		if s.domains[i].whole() {
-			number(1)
-		} else {
-			number(0)
-		}
-	}
-	return key
-}
-
-// numaIndex numbers the NUMA nodes of the site by their first atom.
-func (s *site) numaIndex(atom int) int {
-	for i := range atom {
-		if s.atoms[i].numa == s.atoms[atom].numa {
-			return i
-		}
-	}
-	return atom
-}
-
-func (d *siteDomain) whole() bool { return d.name != "" && d.inUse == 0 }
-
-func (a *attempt) shapeOf(s *site) *shape {
+// shapeOf returns the shape of what was collected.
+func (a *attempt) shapeOf(b *siteBuilder, room int) *shape {
 	total := 0
-	for i := range s.atoms {
-		total += len(s.atoms[i].free) + len(s.atoms[i].busy)
+	for i := range b.atoms {
+		total += len(b.atoms[i].free) + len(b.atoms[i].busy)
 	}
-	limit := min(s.room, total/a.request.perMember)
-	key := string(s.key(nil, limit))
-	if known := a.shapes[key]; known != nil {
+	limit := min(room, total/a.request.perMember)
+	b.key = b.appendKey(b.key[:0], limit)
+	if known := a.shapes[string(b.key)]; known != nil {
 		return known
 	}
 	sh := &shape{perMember: a.request.perMember, limit: limit}
-	for i, at := range s.atoms {
-		sh.atoms = append(sh.atoms, atomShape{at.group, at.domain, s.numaIndex(i), len(at.free), len(at.busy)})
+	for i := range b.atoms {
+		at := &b.atoms[i]
+		sh.atoms = append(sh.atoms, atomShape{at.group, at.domain, b.numaIndex(i), len(at.free), len(at.busy)})
 	}
-	for i := range s.domains {
-		sh.domains = append(sh.domains, domainShape{s.domains[i].free, s.domains[i].whole()})
+	for i := range b.domains {
+		sh.domains = append(sh.domains, domainShape{b.domains[i].free, b.domains[i].whole()})
 	}
 	sh.solve()
 	sh.kind = a.kindOf(sh.options)
-	a.shapes[key] = sh
+	a.shapes[string(b.key)] = sh
 	return sh
 }
 

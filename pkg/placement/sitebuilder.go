@@ -4,18 +4,22 @@
 package placement
 
 import (
+	"encoding/binary"
 	"slices"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
 
-// siteBuilder collects the devices of one node. It is used again for the next, so that nodes without a
-// place cost no memory.
+// siteBuilder collects the devices of one node. It is used again for the next, so that a node costs no
+// memory unless it is chosen.
 type siteBuilder struct {
-	attempt *attempt
 	groups  []group
-	atoms   []builtAtom
-	domains []siteDomain
+	all     []atom       // of the node
+	atoms   []atom       // of the site
+	onNode  []siteDomain // the domains of the node
+	domains []siteDomain // the domains of the site
+	places  []int        // in domains, from 1, by place in onNode
+	key     []byte
 }
 
 // group are devices that may serve one member together: of one pool and one value of the member's scope.
@@ -26,57 +30,60 @@ type group struct {
 	total int
 }
 
-type builtAtom struct {
-	group, domain int
-	numa          int64
-	free, busy    []*device
+// atom are devices between which there is nothing to choose, in the allocator's order.
+type atom struct {
+	group      int
+	domain     int // in onNode, and for atoms of the site in domains
+	numa       int64
+	free, busy []*device
 }
 
-func (b *siteBuilder) reset(a *attempt) {
-	b.attempt = a
-	b.groups, b.domains = b.groups[:0], b.domains[:0]
-	b.atoms = b.atoms[:0]
+// collect reads the devices of a node, and counts them for their domains if that has not happened.
+func (b *siteBuilder) collect(a *attempt, n *node, countThem bool) {
+	b.groups, b.all, b.onNode = b.groups[:0], b.all[:0], b.onNode[:0]
+	for _, p := range n.pools {
+		if !p.complete {
+			for _, d := range p.devices {
+				if d.domain != nil {
+					a.tallyOf(d.domain).unknown = true
+				}
+			}
+			continue
+		}
+		left := p.countersLeft()
+		for _, s := range p.current {
+			matches := a.request.view.matches[s]
+			for i, d := range s.devices {
+				if matches != nil && matches.class[i] {
+					b.add(a, n, p, d, a.availability(d, matches.all[i], left), countThem)
+				}
+			}
+		}
+	}
 }
 
-// add counts a device of the class.
-func (b *siteBuilder) add(n *node, p *pool, d *device, state availability) {
+// add takes a device of the class.
+func (b *siteBuilder) add(a *attempt, n *node, p *pool, d *device, state availability, countIt bool) {
 	dom := d.domain
 	if dom == nil {
 		dom = &n.loose
 	}
-	t := b.attempt.tallyOf(dom)
-	t.class++
 	at := b.domain(dom)
-	switch {
-	case state == free:
-		t.free++
-		b.domains[at].free++
-	case state == busy || len(d.use.claims) > 0:
-		t.inUse++
-		b.domains[at].inUse++
+	inUse := state == busy || state == useless && len(d.use.claims) > 0
+	if state == free {
+		b.onNode[at].free++
 	}
-	if state == useless || state == busy && !b.attempt.evict {
+	if inUse {
+		b.onNode[at].inUse++
+	}
+	if countIt {
+		a.tallyOf(dom).add(state == free, inUse)
+	}
+	if state == useless || state == busy && !a.evict {
 		return
 	}
-	g := group{pool: p, numa: -1}
-	switch b.attempt.member {
-	case v1alpha1.MemberNVSwitchDomain:
-		if d.domain == nil {
-			return
-		}
-		g.value = d.domain.name
-	case v1alpha1.MemberNUMANode:
-		if d.numa < 0 {
-			return
-		}
-		g.numa = d.numa
-	case v1alpha1.MemberPCIeRoot:
-		if d.pcie == "" {
-			return
-		}
-		g.value = d.pcie
-	}
-	if b.attempt.gang == v1alpha1.GangNVSwitchDomain && d.domain == nil {
+	g, ok := a.groupOf(p, d)
+	if !ok {
 		return
 	}
 	atom := b.atom(b.group(g), at, d.numa)
@@ -87,14 +94,44 @@ func (b *siteBuilder) add(n *node, p *pool, d *device, state availability) {
 	}
 }
 
+func (t *tally) add(isFree, inUse bool) {
+	t.class++
+	if isFree {
+		t.free++
+	}
+	if inUse {
+		t.inUse++
+	}
+}
+
+// groupOf tells the group of a device, and whether it has what the scopes are about.
+func (a *attempt) groupOf(p *pool, d *device) (group, bool) {
+	if a.gang == v1alpha1.GangNVSwitchDomain && d.domain == nil {
+		return group{}, false
+	}
+	switch a.member {
+	case v1alpha1.MemberNVSwitchDomain:
+		if d.domain == nil {
+			return group{}, false
+		}
+		return group{pool: p, value: d.domain.name}, true
+	case v1alpha1.MemberNUMANode:
+		return group{pool: p, numa: d.numa}, d.numa >= 0
+	case v1alpha1.MemberPCIeRoot:
+		return group{pool: p, value: d.pcie}, d.pcie != ""
+	default:
+		return group{pool: p}, true
+	}
+}
+
 func (b *siteBuilder) domain(d *domain) int {
-	for i := range b.domains {
-		if b.domains[i].domain == d {
+	for i := range b.onNode {
+		if b.onNode[i].domain == d {
 			return i
 		}
 	}
-	b.domains = append(b.domains, siteDomain{domain: d})
-	return len(b.domains) - 1
+	b.onNode = append(b.onNode, siteDomain{domain: d})
+	return len(b.onNode) - 1
 }
 
 func (b *siteBuilder) group(g group) int {
@@ -109,21 +146,21 @@ func (b *siteBuilder) group(g group) int {
 	return len(b.groups) - 1
 }
 
-func (b *siteBuilder) atom(group, domain int, numa int64) *builtAtom {
-	for i := range b.atoms {
-		if at := &b.atoms[i]; at.group == group && at.domain == domain && at.numa == numa {
+func (b *siteBuilder) atom(group, domain int, numa int64) *atom {
+	for i := range b.all {
+		if at := &b.all[i]; at.group == group && at.domain == domain && at.numa == numa {
 			return at
 		}
 	}
-	if len(b.atoms) < cap(b.atoms) { // Keep the lists of devices that an earlier node left.
-		b.atoms = b.atoms[:len(b.atoms)+1]
-		at := &b.atoms[len(b.atoms)-1]
-		at.group, at.domain, at.numa = group, domain, numa
-		at.free, at.busy = at.free[:0], at.busy[:0]
-		return at
+	if len(b.all) == cap(b.all) {
+		b.all = append(b.all, atom{})
+	} else { // Keep the lists of devices that an earlier node left.
+		b.all = b.all[:len(b.all)+1]
 	}
-	b.atoms = append(b.atoms, builtAtom{group: group, domain: domain, numa: numa})
-	return &b.atoms[len(b.atoms)-1]
+	at := &b.all[len(b.all)-1]
+	at.group, at.domain, at.numa = group, domain, numa
+	at.free, at.busy = at.free[:0], at.busy[:0]
+	return at
 }
 
 // largest is how many devices the largest group has.
@@ -135,35 +172,67 @@ func (b *siteBuilder) largest() int {
 	return most
 }
 
-// site copies what was collected, of one domain if that is not negative; nil when no group has devices
-// for a member.
-func (b *siteBuilder) site(n *node, room, domain int) *site {
-	s := &site{node: n, room: room}
-	wanted := func(at *builtAtom) bool { return domain < 0 || at.domain == domain }
-	totals := make([]int, len(b.groups))
-	for i := range b.atoms {
-		if at := &b.atoms[i]; wanted(at) {
-			totals[at.group] += len(at.free) + len(at.busy)
+// restrict leaves the groups that have devices for a member, of one domain if one is given.
+func (b *siteBuilder) restrict(a *attempt, only *domain) {
+	wanted := func(at *atom) bool { return only == nil || b.onNode[at.domain].domain == only }
+	for i := range b.groups {
+		b.groups[i].total = 0
+	}
+	for i := range b.all {
+		if at := &b.all[i]; wanted(at) {
+			b.groups[at.group].total += len(at.free) + len(at.busy)
 		}
 	}
-	position := make([]int, len(b.domains)) // in s.domains, from 1
-	for i := range b.atoms {
-		at := &b.atoms[i]
-		if !wanted(at) || totals[at.group] < b.attempt.request.perMember {
+	b.places = b.places[:0]
+	for range b.onNode {
+		b.places = append(b.places, 0)
+	}
+	b.atoms, b.domains = b.atoms[:0], b.domains[:0]
+	for i := range b.all {
+		at := b.all[i]
+		if !wanted(&at) || b.groups[at.group].total < a.request.perMember {
 			continue
 		}
-		if position[at.domain] == 0 {
-			s.domains = append(s.domains, b.domains[at.domain])
-			position[at.domain] = len(s.domains)
+		if b.places[at.domain] == 0 {
+			b.domains = append(b.domains, b.onNode[at.domain])
+			b.places[at.domain] = len(b.domains)
 		}
-		s.atoms = append(s.atoms, atom{
-			group: at.group, domain: position[at.domain] - 1, numa: at.numa,
-			free: slices.Clone(at.free), busy: slices.Clone(at.busy),
-		})
+		at.domain = b.places[at.domain] - 1
+		b.atoms = append(b.atoms, at)
 	}
-	if len(s.atoms) == 0 {
-		return nil
+	slices.SortStableFunc(b.atoms, func(x, y atom) int { return x.group - y.group })
+}
+
+// appendKey appends what matters of the site, to find its shape by.
+func (b *siteBuilder) appendKey(key []byte, limit int) []byte {
+	number := func(n int) { key = binary.AppendUvarint(key, uint64(n)) }
+	number(limit)
+	number(len(b.atoms))
+	for i := range b.atoms {
+		at := &b.atoms[i]
+		number(at.group)
+		number(at.domain)
+		number(b.numaIndex(i))
+		number(len(at.free))
+		number(len(at.busy))
 	}
-	slices.SortStableFunc(s.atoms, func(a, b atom) int { return a.group - b.group })
-	return s
+	for i := range b.domains {
+		whole := 0
+		if b.domains[i].whole() {
+			whole = 1
+		}
+		number(b.domains[i].free)
+		number(whole)
+	}
+	return key
+}
+
+// numaIndex numbers the NUMA nodes of the site by their first atom.
+func (b *siteBuilder) numaIndex(atom int) int {
+	for i := range atom {
+		if b.atoms[i].numa == b.atoms[atom].numa {
+			return i
+		}
+	}
+	return atom
 }

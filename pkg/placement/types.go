@@ -89,4 +89,6 @@ type PodWithDevices struct {
 	// Decided is when kube-scheduler said that the pod is unschedulable; zero when it has not, as with
 	// all that Rivals returns.
 	Decided time.Time
+	// Created is when the pod was created, in whole seconds.
+	Created time.Time
 }

@@ -5,6 +5,7 @@ package placement
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -29,6 +30,8 @@ type view struct {
 	ids      map[string]int
 	repeated map[string]bool
 	lastUsed int64
+	// checked says that the API server accepts the selectors in a claim.
+	checked bool
 }
 
 // matches are the results on a slice, device by device.
@@ -47,7 +50,7 @@ type selectorError struct {
 
 func (e *selectorError) Error() string {
 	if e.device == nil {
-		return fmt.Sprintf("%s does not compile: %v", e.field, e.err)
+		return fmt.Sprintf("%s %v", e.field, e.err)
 	}
 	return fmt.Sprintf("%s fails on device %s of pool %s (%s): %v", e.field, e.device.Device, e.device.Pool, e.device.Driver, e.err)
 }
@@ -95,10 +98,18 @@ func (c *Cluster) check(ctx context.Context, v *view) *selectorError {
 		}
 	}
 	for i, s := range v.selectors {
-		if err := c.compile(s, fmt.Sprintf("spec.selectors[%d].cel.expression", i)); err != nil {
+		field := fmt.Sprintf("spec.selectors[%d].cel.expression", i)
+		if err := c.compile(s, field); err != nil {
 			return err
 		}
+		if v.checked {
+			continue
+		}
+		if err := checkExpression(s.CEL.Expression); err != nil {
+			return &selectorError{field: field, err: err}
+		}
 	}
+	v.checked = true
 	var first *selectorError
 	for _, p := range c.pools {
 		if !p.complete {
@@ -125,10 +136,10 @@ func (d DeviceID) before(other DeviceID) bool {
 
 func (c *Cluster) compile(s resourceapi.DeviceSelector, field string) *selectorError {
 	if s.CEL == nil {
-		return &selectorError{field: field, err: fmt.Errorf("only cel is known")}
+		return &selectorError{field: field, err: errors.New("is empty: only cel is known")}
 	}
 	if result := c.cel.GetOrCompile(s.CEL.Expression); result.Error != nil {
-		return &selectorError{field: field, err: result.Error}
+		return &selectorError{field: field, err: fmt.Errorf("does not compile: %w", result.Error)}
 	}
 	return nil
 }
