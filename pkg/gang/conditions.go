@@ -58,7 +58,7 @@ func (t *turn) replacing() string {
 }
 
 // released says whether every member of the gang was seen allocated. It stays so while any of these members
-// lives, whatever becomes of the others.
+// lives or has finished, whatever becomes of the others.
 func (t *turn) released() bool {
 	if p := t.status.Plan; p != nil {
 		switch p.Step {
@@ -67,7 +67,7 @@ func (t *turn) released() bool {
 		}
 	}
 	_, was := t.releasedSince()
-	return t.completed || was && len(t.settled)+len(t.ending) > 0 || len(t.settled) > 0 && t.need() == 0
+	return t.completed || was && len(t.settled)+len(t.ending)+len(t.finished()) > 0 || len(t.settled) > 0 && t.need() == 0
 }
 
 // releasedSince is when the gang was started.

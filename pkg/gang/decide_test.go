@@ -358,6 +358,14 @@ func TestQuiesce(t *testing.T) {
 			planned: gang.ReasonPlanned, state: gang.StateReleasing, step: v1alpha1.StepReleasing, verbs: "CreateTemplate",
 		},
 		{
+			name: "a pod that was created after the fence is not waited for", until: quiescing,
+			change: func(w *gangtest.World) {
+				w.Now = w.Now.Add(2 * time.Second)
+				w.AddSingle("new", 99)
+			},
+			planned: gang.ReasonPlanned, state: gang.StateReleasing, step: v1alpha1.StepReleasing, verbs: "CreateTemplate",
+		},
+		{
 			name: "a pod that was found unschedulable is decided", until: quiescing, world: rival,
 			change: func(w *gangtest.World) {
 				w.UpdatePod("rival", func(p *corev1.Pod) {

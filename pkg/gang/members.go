@@ -169,15 +169,21 @@ func (v *view) newcomers() []member {
 }
 
 // finished are members that succeeded since the gang was started: they need no replacement. Pods of an
-// earlier run that still exist are not among them.
+// earlier run that still exist are not among them: a gang runs anew when none of its members lives and pods
+// come for all of them, or for some after all have succeeded.
 func (v *view) finished() []member {
 	since, ok := v.releasedSince()
 	if !ok {
 		return nil
 	}
-	return filter(v.ended, func(m member) bool {
+	list := filter(v.ended, func(m member) bool {
 		return m.pod.Status.Phase == corev1.PodSucceeded && !finishedAt(m.pod).Before(since)
 	})
+	members, waiting := int(v.Claim.Spec.Members), len(v.newcomers())
+	if len(v.settled)+len(v.kept()) == 0 && waiting > 0 && max(waiting, len(list)) >= members {
+		return nil
+	}
+	return list
 }
 
 // finishedAt is when the last container of a pod ended; zero when that is not known.

@@ -5,6 +5,9 @@ package gang
 
 import (
 	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
@@ -26,7 +29,7 @@ func (t *turn) quiesce() bool {
 		return false
 	}
 	left := QuiesceFor - t.inStep()
-	if n := t.undecided(); n > 0 && left > 0 {
+	if n := len(Undecided(t.Observation)); n > 0 && left > 0 {
 		t.be(StateQuiescing, fmt.Sprintf("the planned devices are reserved; waiting for kube-scheduler to decide on %d other %s",
 			n, plural(n, "pod", "pods")))
 		t.again(left)
@@ -35,18 +38,12 @@ func (t *turn) quiesce() bool {
 	return t.enter(v1alpha1.StepReleasing)
 }
 
-// undecided is how many rivals may have been given a planned device.
-func (t *turn) undecided() int {
-	n := 0
-	for _, r := range t.Rivals {
-		if r.Decided.IsZero() && !t.isMember(r) {
-			n++
-		}
-	}
-	return n
-}
-
-func (t *turn) isMember(r placement.PodWithDevices) bool {
-	_, ok := t.pods[r.UID]
-	return ok
+// Undecided are the rivals that may have been given a planned device before the fence was seen. A pod that
+// was created after the fence never is, so that a busy cluster does not hold up a release.
+func Undecided(o Observation) []placement.PodWithDevices {
+	plan := o.Claim.Status.Plan
+	return slices.DeleteFunc(slices.Clone(o.Rivals), func(r placement.PodWithDevices) bool {
+		return !r.Decided.IsZero() || plan != nil && r.Created.After(plan.StepSince.Time) ||
+			slices.ContainsFunc(o.Pods, func(p *corev1.Pod) bool { return p.UID == r.UID })
+	})
 }

@@ -23,13 +23,7 @@ func PlannedDevices(plan *v1alpha1.GangPlan) []placement.DeviceID {
 	if plan == nil {
 		return nil
 	}
-	var out []placement.DeviceID
-	for _, p := range plan.Placements {
-		for _, d := range p.Devices {
-			out = append(out, placement.DeviceID{Driver: v1alpha1.DriverName, Pool: p.Pool, Device: d.Name})
-		}
-	}
-	return out
+	return placement.PlannedDevices(plan)
 }
 
 // Rules are the DeviceTaintRules that fence a plan: one for each pool that the plan takes as a whole, and

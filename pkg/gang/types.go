@@ -34,7 +34,8 @@ type Observation struct {
 	Rules []*resourceapi.DeviceTaintRule
 
 	// Rivals are the pods that may yet be given one of the devices of status.plan: placement's Rivals
-	// for PlannedDevices. Read in step Quiescing only.
+	// for PlannedDevices. Read in step Quiescing only, and before Holders: a claim that was allocated in
+	// between must be in one of them.
 	Rivals []placement.PodWithDevices
 	// Holders are the claims that have devices of status.plan allocated, this gang's own among them.
 	Holders map[placement.DeviceID]Holder

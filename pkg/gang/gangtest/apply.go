@@ -82,7 +82,7 @@ func (w *World) rivals(members map[types.UID]bool) []placement.PodWithDevices {
 		if members[p.UID] || c == nil || c.Status.Allocation != nil || p.Spec.NodeName != "" {
 			continue
 		}
-		r := placement.PodWithDevices{Pod: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, UID: p.UID}
+		r := placement.PodWithDevices{Pod: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, UID: p.UID, Created: p.CreationTimestamp.Time}
 		if len(p.Status.Conditions) > 0 {
 			r.Decided = p.Status.Conditions[0].LastTransitionTime.Time
 		}
