@@ -46,6 +46,10 @@ const (
 	// GangLabel only when the annotation's value is that of its PlanLabel.
 	ReadyAnnotation = GroupName + "/ready"
 
+	// GangClaimAnnotation on every object made for a gang is the namespace and the name of the GangClaim,
+	// "namespace/name", for people and for messages. What decides is GangLabel.
+	GangClaimAnnotation = GroupName + "/gangclaim"
+
 	// TouchedAnnotation on a Pod, a ResourceClaim or a DeviceTaintRule has no meaning: writing it makes
 	// other controllers look at the object again.
 	TouchedAnnotation = GroupName + "/touched"

@@ -18,6 +18,8 @@
 //     damaged checkpoint and while two plugin processes run during a rolling update (pkg/checkpoint holds that).
 //   - The hot path makes no NVML call and starts no program: one checkpoint write with fsync, one CDI
 //     spec write.
+//   - The claim of a gang's member is prepared only when the controller has marked it: when all members
+//     have their devices. The call waits for that, bounded, and reserves nothing meanwhile (gate.go).
 //   - Unprepare needs the checkpoint and nothing else: neither NVML nor the API server.
 //   - A node without a working NVML is a state, not an error: the plugin registers, unprepares, says
 //     what is wrong (readiness, Event, metric) and recovers by itself.
@@ -27,6 +29,7 @@
 //
 // Prepare:
 //
+//  0. The claim of a gang's member waits until the gang is complete.
 //  1. Everything that can refuse is checked: allocation, configuration, device health, exclusivity,
 //     device nodes.
 //  2. The checkpoint record is written and synced. From here on the devices belong to the claim.

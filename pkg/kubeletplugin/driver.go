@@ -66,6 +66,7 @@ type Driver struct {
 	store    *checkpoint.Store
 	metadata metadataFiles
 	claims   keyedLock[types.UID]
+	gate     startGate
 	names    claimNames
 	// damaged says that a record was found damaged since the last rebuild, rebuilt is closed when what
 	// was damaged at the start is made up for.
@@ -107,6 +108,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		metrics:      newMetrics(config.Registry, config.Version),
 		events:       newNodeEvents(config.Recorder, config.NodeName),
 		hardware:     newHardware(),
+		gate:         newStartGate(),
 		lookNow:      make(chan struct{}, 1),
 		toPublish:    make(chan resourceslice.DriverResources, 1),
 		rebuilt:      make(chan struct{}),
@@ -175,6 +177,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	<-ctx.Done()
 	d.conditions.set(conditionShutdown, "the plugin is shutting down")
 	klog.FromContext(ctx).Info("Shutting down", "cause", context.Cause(ctx))
+	d.gate.close()
 	d.drain(ctx)
 	helper.Stop()
 	running.Wait()

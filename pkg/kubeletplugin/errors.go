@@ -21,6 +21,7 @@ const (
 	kindDeviceInMIGMode   errorKind = "device_in_mig_mode"
 	kindRuntimeWithoutCDI errorKind = "runtime_without_cdi"
 	kindNotReady          errorKind = "not_ready"
+	kindGangIncomplete    errorKind = "gang_incomplete"
 	kindCheckpoint        errorKind = "checkpoint"
 	kindCDI               errorKind = "cdi"
 	kindOther             errorKind = "other"

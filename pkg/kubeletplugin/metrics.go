@@ -27,6 +27,8 @@ type metrics struct {
 	claims          *prometheus.CounterVec
 	errors          *prometheus.CounterVec
 
+	gangClaimsWaiting prometheus.Gauge
+
 	reconciled *prometheus.CounterVec
 
 	publishedDevices prometheus.Gauge
@@ -64,6 +66,8 @@ func newMetrics(registry prometheus.Registerer, version string) *metrics {
 		claims:   counter("claims_total", "Claims handled in the kubelet's calls, by operation (prepare or unprepare) and result (ok or error).", "operation", "result"),
 		errors:   counter("errors_total", "Errors by kind.", "kind"),
 
+		gangClaimsWaiting: gauge("gang_claims_waiting", "Claims of gangs whose preparation waits until all members of the gang have their devices."),
+
 		reconciled: counter("reconciled_total", "Repairs by the reconciler, by action.", "action"),
 
 		publishedDevices: gauge("published_devices", "Devices in the ResourceSlices as last handed to publishing."),
@@ -81,7 +85,7 @@ func newMetrics(registry prometheus.Registerer, version string) *metrics {
 	}
 	buildInfo := gaugeVec("build_info", "Always 1; the label is the version of the binary.", "version")
 	buildInfo.WithLabelValues(version).Set(1)
-	registry.MustRegister(m.requests, m.requestDuration, m.inFlight, m.claims, m.errors,
+	registry.MustRegister(m.requests, m.requestDuration, m.inFlight, m.claims, m.errors, m.gangClaimsWaiting,
 		m.reconciled, m.publishedDevices, m.unhealthyDevices, m.sliceWrites, m.publishErrors,
 		m.discoveries, m.discoveryDuration, m.preflight, buildInfo)
 	return m

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
 )
 
@@ -50,6 +51,11 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 	seen, err := d.waitUntilReady(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if claim.Labels[v1alpha1.GangLabel] != "" {
+		if claim, seen, err = d.passGate(ctx, claim, seen); err != nil {
+			return nil, err
+		}
 	}
 	unlock, err := d.lockClaim(ctx, claim.UID)
 	if err != nil {

@@ -141,6 +141,14 @@ func opaque(parameters string) resourceapi.DeviceConfiguration {
 	}}
 }
 
+// Gang makes the claim that of a gang's member, of a plan. Admission policies let only the controller of
+// Switchyard and the claim controller create such claims.
+func (b *Builder) Gang(uid types.UID, plan, gangClaim string) *Builder {
+	b.claim.Labels = map[string]string{v1alpha1.GangLabel: string(uid), v1alpha1.PlanLabel: plan}
+	b.claim.Annotations = map[string]string{v1alpha1.GangClaimAnnotation: gangClaim}
+	return b
+}
+
 // ReservedFor reserves the claim for a pod. A claim that is reserved for none gets a reservation for a
 // pod that is not there: the scheduler, too, reserves a claim together with its allocation.
 func (b *Builder) ReservedFor(pod *corev1.Pod) *Builder {
