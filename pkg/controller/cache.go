@@ -99,6 +99,21 @@ func stripPod(pod *corev1.Pod) {
 		}
 	}
 	pod.Spec.Volumes = volumes
-	pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses = nil, nil, nil
+	pod.Status.ContainerStatuses = endTimes(pod.Status.ContainerStatuses)
+	pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses = nil, nil
 	pod.Status.PodIPs, pod.Status.HostIPs = nil, nil
+}
+
+// endTimes keeps when containers ended.
+func endTimes(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
+	var kept []corev1.ContainerStatus
+	for _, status := range statuses {
+		if ended := status.State.Terminated; ended != nil {
+			kept = append(kept, corev1.ContainerStatus{
+				Name:  status.Name,
+				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: ended.FinishedAt}},
+			})
+		}
+	}
+	return kept
 }

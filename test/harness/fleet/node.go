@@ -5,6 +5,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
@@ -48,12 +50,12 @@ func Inventory(ctx context.Context, nodeName, profileName string) (_ device.Inve
 	if err != nil {
 		return device.Inventory{}, err
 	}
-	dir, err := os.MkdirTemp("/tmp", "syf")
+	temp, err := os.MkdirTemp("/tmp", "syf")
 	if err != nil {
 		return device.Inventory{}, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	dir = filepath.Join(dir, "sim")
+	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	dir := filepath.Join(temp, "sim")
 	if err := simulator.Create(dir, hardware, simulator.Options{NodeName: nodeName}); err != nil {
 		return device.Inventory{}, err
 	}
@@ -100,23 +102,30 @@ func Add(ctx context.Context, client kubernetes.Interface, n Node) (err error) {
 		Spec:       corev1.NodeSpec{Taints: n.Taints},
 	}
 	maps.Copy(node.Labels, n.Labels)
-	node, err = client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	if _, err := client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	status, err := json.Marshal(map[string]any{"status": corev1.NodeStatus{
+		Capacity:    capacity(n),
+		Allocatable: capacity(n),
+		Conditions: []corev1.NodeCondition{{
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+			LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+		}},
+	}})
 	if err != nil {
 		return err
 	}
-	node.Status.Capacity = capacity(n)
-	node.Status.Allocatable = node.Status.Capacity
-	node.Status.Conditions = []corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
-		LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
-	}}
-	if node, err = client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+	if _, err := client.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, status, metav1.PatchOptions{}, "status"); err != nil {
 		return err
 	}
 	// Admission taints a new node as not ready; the node lifecycle controller, which does not run, would
-	// take that off again.
-	node.Spec.Taints = n.Taints
-	if _, err := client.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{}); err != nil {
+	// take that off again. Other controllers are writing the new node, too.
+	taints, err := json.Marshal(map[string]any{"spec": map[string]any{"taints": n.Taints}})
+	if err != nil {
+		return err
+	}
+	if _, err := client.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, taints, metav1.PatchOptions{}); err != nil {
 		return err
 	}
 	if n.Profile == "" {

@@ -491,3 +491,24 @@ func (e *env) nothing(gang *v1alpha1.GangClaim) {
 		return nil
 	})
 }
+
+// event waits until there is an Event about the object.
+func (e *env) event(object client.Object, reason string) {
+	e.t.Helper()
+	e.eventually("an Event tells of "+reason+" of "+object.GetName(), func() error {
+		events, err := e.plane.Client().CoreV1().Events(object.GetNamespace()).List(e.t.Context(), metav1.ListOptions{
+			FieldSelector: "involvedObject.uid=" + string(object.GetUID()),
+		})
+		if err != nil {
+			return err
+		}
+		var reasons []string
+		for _, event := range events.Items {
+			if event.Reason == reason {
+				return nil
+			}
+			reasons = append(reasons, event.Reason)
+		}
+		return fmt.Errorf("there are Events of %v", reasons)
+	})
+}

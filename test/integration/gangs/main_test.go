@@ -8,13 +8,16 @@ package gangs
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"k8s.io/klog/v2"
+	crlog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/switchyard-dev/switchyard/test/harness/controlplane"
 	"github.com/switchyard-dev/switchyard/test/harness/fleet"
@@ -38,6 +41,10 @@ type plane struct {
 var (
 	// stock has default feature gates.
 	stock *plane
+	// native has the scheduler's own gangs; it is started by the first test that needs it.
+	native = sync.OnceValues(func() (*plane, error) { return startPlane(context.Background(), true) })
+	// started are the control planes that run.
+	started []*plane
 	// tempDir has the logs of control planes and controllers.
 	tempDir string
 )
@@ -52,7 +59,11 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int, err error) {
-	klog.LogToStderr(false)
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	if err := flags.Parse([]string{"-logtostderr=false", "-stderrthreshold=FATAL", "-v=4"}); err != nil {
+		return 0, err
+	}
 	if tempDir, err = os.MkdirTemp("/tmp", "sy"); err != nil {
 		return 0, err
 	}
@@ -61,10 +72,7 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	klog.SetOutput(log)
-	var level klog.Level
-	if err := level.Set("4"); err != nil {
-		return 0, err
-	}
+	crlog.SetLogger(klog.Background())
 	defer func() {
 		klog.Flush()
 		klog.SetOutput(io.Discard)
@@ -75,10 +83,14 @@ func run(m *testing.M) (code int, err error) {
 			fmt.Fprintln(os.Stderr, "Logs of the control plane and of the controllers are in", tempDir)
 		}
 	}()
+	defer func() {
+		for _, p := range started {
+			err = errors.Join(err, p.Stop())
+		}
+	}()
 	if stock, err = startPlane(context.Background(), false); err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, stock.Stop()) }()
 	return m.Run(), nil
 }
 
@@ -105,6 +117,7 @@ func startPlane(ctx context.Context, native bool) (*plane, error) {
 	if p.kubelet, err = fleet.StartKubelet(ctx, p.Client()); err != nil {
 		return nil, errors.Join(err, p.ControlPlane.Stop())
 	}
+	started = append(started, p)
 	return p, nil
 }
 
