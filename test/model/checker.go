@@ -61,12 +61,19 @@ type checker struct {
 	states map[string]time.Duration
 	// started counts the starts of containers of gangs, by UID.
 	starts map[types.UID]int
+	// startedFor is the gang that a pod was started for.
+	startedFor map[types.UID]types.UID
+	// wiped gangs have lost their status.
+	wiped map[types.UID]bool
 
 	operations int
 }
 
 func newChecker(w *world) *checker {
-	return &checker{w: w, plans: map[string]*history{}, since: map[string]time.Time{}, starts: map[types.UID]int{}, disturbed: w.now}
+	return &checker{
+		w: w, plans: map[string]*history{}, since: map[string]time.Time{}, starts: map[types.UID]int{},
+		startedFor: map[types.UID]types.UID{}, wiped: map[types.UID]bool{}, disturbed: w.now,
+	}
 }
 
 // disturb gives the controller time to put things right.
@@ -201,6 +208,7 @@ func (c *checker) started(pod *corev1.Pod, claim *resourceapi.ResourceClaim) {
 		}
 	}
 	c.starts[uid]++
+	c.startedFor[pod.UID] = uid
 }
 
 // attempted checks what the scheduler was handed: no claim of a gang without a plan.

@@ -97,7 +97,7 @@ func (w *world) settleWorkloads(g *v1alpha1.GangClaim) {
 		if l.template != g.Name {
 			continue
 		}
-		if found || l.keeper == bare || l.twice || l.replicas != int(g.Spec.Members) {
+		if found || l.keeper == bare || l.twice || l.replicas != int(g.Spec.Members) || !w.serves(g, l) {
 			w.workloads.drop(l)
 			continue
 		}
@@ -114,6 +114,21 @@ func (w *world) settleWorkloads(g *v1alpha1.GangClaim) {
 	if !found && g.DeletionTimestamp == nil {
 		w.workloads.add(workload{keeper: job, template: g.Name, replicas: int(g.Spec.Members), cpu: 100})
 	}
+}
+
+// serves says whether the pods of a workload are enough for a gang: those that succeeded count only if they
+// did so in this gang, and its status still knows.
+func (w *world) serves(g *v1alpha1.GangClaim, l *workload) bool {
+	active, finished := 0, 0
+	for _, p := range w.workloads.pods(l.name) {
+		switch {
+		case !over(p):
+			active++
+		case p.Status.Phase == corev1.PodSucceeded && w.checker.startedFor[p.UID] == g.UID && !w.checker.wiped[g.UID]:
+			finished++
+		}
+	}
+	return active+finished >= int(g.Spec.Members)
 }
 
 // state is what the condition Running says in one word.

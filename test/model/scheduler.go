@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -88,7 +89,7 @@ func (s *scheduler) seen(ch change) {
 		case ch.after == nil || over(o):
 			delete(s.waiting, ch.key)
 			s.wake()
-		case before == nil || len(before.Status.ResourceClaimStatuses) != len(o.Status.ResourceClaimStatuses) ||
+		case before == nil || !equality.Semantic.DeepEqual(before.Status.ResourceClaimStatuses, o.Status.ResourceClaimStatuses) ||
 			len(before.Spec.SchedulingGates) != len(o.Spec.SchedulingGates):
 			s.activate(ch.key)
 		}

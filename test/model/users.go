@@ -441,6 +441,7 @@ func (u *users) wipeStatus() string {
 	}
 	_, _ = update(u.w.api, keyOf(g), preconditions{}, func(g *v1alpha1.GangClaim) { g.Status = v1alpha1.GangClaimStatus{} })
 	u.w.checker.disturb()
+	u.w.checker.wiped[g.UID] = true
 	return "wipes the status of gang " + g.Name
 }
 
