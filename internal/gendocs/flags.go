@@ -10,13 +10,25 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin/app"
+	controllerapp "github.com/switchyard-dev/switchyard/pkg/controller/app"
+	pluginapp "github.com/switchyard-dev/switchyard/pkg/kubeletplugin/app"
 )
 
-func flags(page *bytes.Buffer) error {
-	page.WriteString("# Flags of switchyard-kubelet-plugin\n\n| flag | default | meaning |\n|---|---|---|\n")
+func pluginFlags(page *bytes.Buffer) error {
+	return flags(page, "switchyard-kubelet-plugin", pluginapp.NewOptions(noEnvironment).AddFlags)
+}
+
+func controllerFlags(page *bytes.Buffer) error {
+	return flags(page, "switchyard-controller", controllerapp.NewOptions(noEnvironment).AddFlags)
+}
+
+// noEnvironment leaves defaults that come from the environment empty.
+func noEnvironment(string) string { return "" }
+
+func flags(page *bytes.Buffer, program string, add func(*pflag.FlagSet)) error {
+	fmt.Fprintf(page, "# Flags of %s\n\n| flag | default | meaning |\n|---|---|---|\n", program)
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
-	app.NewOptions(func(string) string { return "" }).AddFlags(set)
+	add(set)
 	set.VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Deprecated != "" {
 			return

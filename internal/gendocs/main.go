@@ -14,9 +14,11 @@ import (
 
 // pages are the generated files and what writes each.
 var pages = map[string]func(*bytes.Buffer) error{
-	"attributes.md": attributes,
-	"flags.md":      flags,
-	"metrics.md":    metrics,
+	"attributes.md":         attributes,
+	"flags.md":              pluginFlags,
+	"metrics.md":            pluginMetrics,
+	"controller-flags.md":   controllerFlags,
+	"controller-metrics.md": controllerMetrics,
 }
 
 func main() {

@@ -11,19 +11,28 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/switchyard-dev/switchyard/pkg/controller"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin"
 )
 
-func metrics(page *bytes.Buffer) error {
-	page.WriteString(`# Metrics of switchyard-kubelet-plugin
+func pluginMetrics(page *bytes.Buffer) error {
+	return metrics(page, "switchyard-kubelet-plugin", "those of the Go runtime and of the process", kubeletplugin.RegisterMetrics)
+}
 
-Served at ` + "`/metrics`" + ` of ` + "`--metrics-address`" + `, beside those of the Go runtime and of the process.
+func controllerMetrics(page *bytes.Buffer) error {
+	return metrics(page, "switchyard-controller", "those of the Go runtime, of the process and of controller-runtime (work queue, requests, lease)", controller.RegisterMetrics)
+}
+
+func metrics(page *bytes.Buffer, program, others string, register func(prometheus.Registerer)) error {
+	fmt.Fprintf(page, `# Metrics of %s
+
+Served at `+"`/metrics`"+` of `+"`--metrics-address`"+`, beside %s.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
-`)
+`, program, others)
 	registry := &describer{}
-	kubeletplugin.RegisterMetrics(registry)
+	register(registry)
 	if len(registry.rows) == 0 {
 		return fmt.Errorf("no metric was registered")
 	}
@@ -70,6 +79,10 @@ func (d *describer) add(kind, desc string) {
 func kind(collector prometheus.Collector) string {
 	switch collector.(type) {
 	case *prometheus.CounterVec:
+		return "counter"
+	case prometheus.Gauge: // has the methods of a counter, too
+		return "gauge"
+	case prometheus.Counter:
 		return "counter"
 	case *prometheus.HistogramVec, prometheus.Histogram:
 		return "histogram"

@@ -70,6 +70,12 @@ func newMetrics(registry prometheus.Registerer, version string) *metrics {
 	return m
 }
 
+// RegisterMetrics registers all metrics of the controller, without values: for the reference documentation.
+func RegisterMetrics(registry prometheus.Registerer) {
+	newMetrics(registry, "")
+	registry.MustRegister(newCollector(nil, nil, func() bool { return false }))
+}
+
 func (m *metrics) observePlan(took time.Duration, gangs int) {
 	m.planDuration.Observe(took.Seconds())
 	m.planGangs.Observe(float64(gangs))
