@@ -220,3 +220,7 @@ func describe(d placement.Decision) string {
 	}
 	return text
 }
+
+func nameOf(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "web", Name: name}
+}
