@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -93,7 +94,8 @@ func (m *metrics) observeStatus(before, after *v1alpha1.GangClaim) {
 		case v1alpha1.StepStarting:
 			m.starts.Inc()
 		case v1alpha1.StepTakingBack:
-			m.takenBack.WithLabelValues(is.Reason).Inc()
+			reason, _, _ := strings.Cut(is.Reason, ":") // the rest is for people
+			m.takenBack.WithLabelValues(reason).Inc()
 		}
 	}
 }

@@ -50,7 +50,13 @@ type planner struct {
 
 	mu      sync.Mutex // held while planning
 	waiting map[types.UID]*question
-	taken   map[types.UID]*v1alpha1.GangClaim // plans being written
+	taken   map[types.UID]takenPlan
+}
+
+// takenPlan is a plan that was handed out, until the cache shows it.
+type takenPlan struct {
+	// written is the GangClaim with the plan; nil while it is being written.
+	written *v1alpha1.GangClaim
 }
 
 // question is a gang that waits for a plan.
@@ -71,7 +77,7 @@ func newPlanner(c cluster, clk clock.Clock, answered func(types.NamespacedName),
 		observe:  observe,
 		wake:     make(chan struct{}, 1),
 		waiting:  map[types.UID]*question{},
-		taken:    map[types.UID]*v1alpha1.GangClaim{},
+		taken:    map[types.UID]takenPlan{},
 	}
 }
 
@@ -108,7 +114,7 @@ func (p *planner) Ask(gang placement.Gang) (placement.Decision, bool) {
 	if answer.Plan != nil {
 		reserved := gang.Claim.DeepCopy()
 		reserved.Status.Plan = answer.Plan
-		p.taken[uid] = reserved
+		p.taken[uid] = takenPlan{}
 		p.cluster.SetGang(reserved)
 		delete(p.waiting, uid)
 	}
@@ -130,7 +136,7 @@ func (p *planner) Committed(written *v1alpha1.GangClaim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, ok := p.taken[written.UID]; ok {
-		p.taken[written.UID] = written
+		p.taken[written.UID] = takenPlan{written}
 		p.cluster.SetGang(reservation(written))
 	}
 }
@@ -150,7 +156,7 @@ func (p *planner) GiveBack(before *v1alpha1.GangClaim) {
 func (p *planner) Observe(gang *v1alpha1.GangClaim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if taken, ok := p.taken[gang.UID]; ok && olderThan(gang, taken) {
+	if taken, ok := p.taken[gang.UID]; ok && (taken.written == nil || olderThan(gang, taken.written)) {
 		return
 	}
 	delete(p.taken, gang.UID)

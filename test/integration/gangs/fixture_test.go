@@ -207,7 +207,7 @@ func (e *env) start(configure ...func(*controller.Config)) *runner {
 	for _, c := range configure {
 		c(&config)
 	}
-	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.LoggerWithName(klog.Background(), e.namespace)))
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.LoggerWithName(logger, e.namespace)))
 	r := &runner{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(r.done)

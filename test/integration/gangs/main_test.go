@@ -8,15 +8,14 @@ package gangs
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
 
 	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 	crlog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/switchyard-dev/switchyard/test/harness/controlplane"
@@ -45,6 +44,8 @@ var (
 	native = sync.OnceValues(func() (*plane, error) { return startPlane(context.Background(), true) })
 	// started are the control planes that run.
 	started []*plane
+	// logger is the controllers'.
+	logger klog.Logger
 	// tempDir has the logs of control planes and controllers.
 	tempDir string
 )
@@ -59,11 +60,6 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int, err error) {
-	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(flags)
-	if err := flags.Parse([]string{"-logtostderr=false", "-stderrthreshold=FATAL", "-v=4"}); err != nil {
-		return 0, err
-	}
 	if tempDir, err = os.MkdirTemp("/tmp", "sy"); err != nil {
 		return 0, err
 	}
@@ -71,11 +67,9 @@ func run(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	klog.SetOutput(log)
-	crlog.SetLogger(klog.Background())
+	logger = textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(log), textlogger.Verbosity(4)))
+	crlog.SetLogger(logger)
 	defer func() {
-		klog.Flush()
-		klog.SetOutput(io.Discard)
 		err = errors.Join(err, log.Close())
 		if code == 0 && err == nil {
 			err = os.RemoveAll(tempDir)

@@ -1,0 +1,71 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+)
+
+func validOptions() *Options { return NewOptions(func(string) string { return "switchyard-system" }) }
+
+func TestValidate(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Options)
+		words  []string
+	}{
+		"the defaults in a pod are valid":                          {change: func(*Options) {}},
+		"a namespace is required, and where it comes from is said": {func(o *Options) { o.LeaderElectNamespace = "" }, []string{"--leader-elect-namespace", "POD_NAMESPACE"}},
+		"not without leader election":                              {change: func(o *Options) { o.LeaderElectNamespace, o.LeaderElect = "", false }},
+		"a namespace is a DNS label":                               {func(o *Options) { o.LeaderElectNamespace = "A b" }, []string{"--leader-elect-namespace", "A b"}},
+		"the leader gives up before others take over":              {func(o *Options) { o.LeaderElectRenewDeadline = 15 * time.Second }, []string{"--leader-elect-lease-duration", "two controllers"}},
+		"there is time for a second try":                           {func(o *Options) { o.LeaderElectRetryPeriod = 9 * time.Second }, []string{"--leader-elect-renew-deadline", "retry-period"}},
+		"a rate of zero is a trap":                                 {func(o *Options) { o.KubeAPIQPS = 0 }, []string{"--kube-api-qps", "negative"}},
+		"a rate needs a burst":                                     {func(o *Options) { o.KubeAPIQPS = 5 }, []string{"--kube-api-burst"}},
+		"someone has to work":                                      {func(o *Options) { o.Workers = 0 }, []string{"--workers"}},
+		"sweeping has a floor":                                     {func(o *Options) { o.SweepInterval = time.Millisecond }, []string{"--sweep-interval", "1s"}},
+		"an address has a port":                                    {func(o *Options) { o.MetricsAddress = "localhost" }, []string{"--metrics-address", "0 to switch it off"}},
+		"the server can be off":                                    {change: func(o *Options) { o.MetricsAddress = "0" }},
+		"every mistake is told at once":                            {func(o *Options) { o.Workers, o.SweepInterval = 0, 0 }, []string{"--workers", "--sweep-interval"}},
+		"a Lease counts seconds: shorter ones would be none at all": {func(o *Options) {
+			o.LeaderElectRetryPeriod, o.LeaderElectRenewDeadline, o.LeaderElectLeaseDuration = 1e6, 2e6, 3e6
+		}, []string{"--leader-elect-lease-duration", "whole seconds"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := validOptions()
+			test.change(o)
+			err := o.Validate()
+			if (err != nil) != (len(test.words) > 0) {
+				t.Fatalf("Validate = %v, want an error with %q", err, test.words)
+			}
+			for _, word := range test.words {
+				if !strings.Contains(err.Error(), word) {
+					t.Errorf("the error %q does not say %q", err, word)
+				}
+			}
+		})
+	}
+}
+
+func TestCommandRefusesFlagsBeforeItTouchesAnything(t *testing.T) {
+	cmd := NewCommand()
+	cmd.SetArgs([]string{"--workers=0", "--kubeconfig=/does/not/exist"})
+	cmd.SetOut(new(bytes.Buffer))
+	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--workers") {
+		t.Errorf("Execute = %v, want an error about --workers", err)
+	}
+}
+
+func TestClientNeedsAClusterOrAKubeconfig(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	for name, kubeconfig := range map[string]string{"no pod and no file": "", "a file that is not there": "/does/not/exist"} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := loadConfig(kubeconfig); err == nil || !strings.Contains(err.Error(), "--kubeconfig") {
+				t.Errorf("loadConfig = %v, want an error about --kubeconfig", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,291 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
+)
+
+// fakeCluster has a number of devices, and plans one for each gang.
+type fakeCluster struct {
+	mu       sync.Mutex
+	devices  int
+	runs     [][]types.UID
+	reserved map[types.NamespacedName][]string
+}
+
+func newFakeCluster(devices int) *fakeCluster {
+	return &fakeCluster{devices: devices, reserved: map[types.NamespacedName][]string{}}
+}
+
+func (c *fakeCluster) Plan(_ context.Context, gangs []placement.Gang) []placement.Decision {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var run []types.UID
+	taken := map[string]bool{}
+	for key := range c.reserved {
+		for _, d := range c.reserved[key] {
+			taken[d] = true
+		}
+	}
+	var decisions []placement.Decision
+	slices.SortFunc(gangs, func(a, b placement.Gang) int { return int(b.Priority - a.Priority) })
+	for _, g := range gangs {
+		run = append(run, g.Claim.UID)
+		decision := placement.Decision{Gang: g.Claim.UID, Refusal: &placement.Refusal{Reason: placement.ReasonNoFeasibleDomain}}
+		for i := range c.devices {
+			if d := strconv.Itoa(i); !taken[d] {
+				taken[d] = true
+				decision = placement.Decision{Gang: g.Claim.UID, Plan: planOf(d)}
+				break
+			}
+		}
+		decisions = append(decisions, decision)
+	}
+	c.runs = append(c.runs, run)
+	return decisions
+}
+
+func planOf(device string) *v1alpha1.GangPlan {
+	return &v1alpha1.GangPlan{
+		Step:       v1alpha1.StepFencing,
+		Placements: []v1alpha1.GangPlacement{{Devices: []v1alpha1.GangDevice{{Name: device}}}},
+	}
+}
+
+func (c *fakeCluster) SetGang(gang *v1alpha1.GangClaim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.reserved, keyOf(gang))
+	if gang.Status.Plan != nil {
+		c.reserved[keyOf(gang)] = []string{gang.Status.Plan.Placements[0].Devices[0].Name}
+	}
+}
+
+func (c *fakeCluster) DeleteGang(key types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.reserved, key)
+}
+
+func (c *fakeCluster) has(t *testing.T, gang *v1alpha1.GangClaim, want ...string) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if got := c.reserved[keyOf(gang)]; !slices.Equal(got, want) {
+		t.Errorf("reserved for gang %s is %v, want %v", gang.Name, got, want)
+	}
+}
+
+func gangNamed(name string) *v1alpha1.GangClaim {
+	return &v1alpha1.GangClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID(name), ResourceVersion: "10"}}
+}
+
+func ask(gang *v1alpha1.GangClaim, priority int32, pods ...string) placement.Gang {
+	g := placement.Gang{Claim: gang, Priority: priority}
+	for _, pod := range pods {
+		g.Pods = append(g.Pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(pod)}})
+	}
+	return g
+}
+
+// plannerTest runs a planner in a bubble of synctest.
+type plannerTest struct {
+	*planner
+	cluster *fakeCluster
+
+	mu       sync.Mutex
+	answered []string
+}
+
+func runPlanner(t *testing.T, devices int) *plannerTest {
+	t.Helper()
+	p := &plannerTest{cluster: newFakeCluster(devices)}
+	p.planner = newPlanner(p.cluster, clock.RealClock{}, func(key types.NamespacedName) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.answered = append(p.answered, key.Name)
+	}, func(time.Duration, int) {})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { p.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return p
+}
+
+// settle lets the planner do all that it has to do, and returns whom it has answered since.
+func (p *plannerTest) settle() []string {
+	timer := time.NewTimer(time.Second)
+	<-timer.C
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	answered := p.answered
+	p.answered = nil
+	slices.Sort(answered)
+	return answered
+}
+
+func (p *plannerTest) mustAsk(t *testing.T, g placement.Gang) placement.Decision {
+	t.Helper()
+	answer, ok := p.Ask(g)
+	if !ok {
+		t.Fatalf("gang %s has no answer", g.Claim.Name)
+	}
+	return answer
+}
+
+func TestPlannerPlansAllThatWaitInOneRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 1)
+		low, high := gangNamed("low"), gangNamed("high")
+		for range 3 { // as events come
+			for _, g := range []placement.Gang{ask(low, 1), ask(high, 2)} {
+				if _, ok := p.Ask(g); ok {
+					t.Fatal("answered before planning")
+				}
+			}
+		}
+		if got := p.settle(); !slices.Equal(got, []string{"high", "low"}) {
+			t.Errorf("answered %v, want both", got)
+		}
+		if len(p.cluster.runs) != 1 {
+			t.Errorf("planned %d times, want once", len(p.cluster.runs))
+		}
+		if p.mustAsk(t, ask(high, 2)).Plan == nil || p.mustAsk(t, ask(low, 1)).Plan != nil {
+			t.Error("want a plan for the gang of high priority alone")
+		}
+	})
+}
+
+func TestPlannerReservesAPlanFromTheMomentItIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 1)
+		first, second := gangNamed("first"), gangNamed("second")
+		p.Ask(ask(first, 0))
+		p.settle()
+		if p.mustAsk(t, ask(first, 0)).Plan == nil {
+			t.Fatal("no plan")
+		}
+		p.cluster.has(t, first, "0")
+
+		p.Ask(ask(second, 9))
+		p.settle()
+		if p.mustAsk(t, ask(second, 9)).Plan != nil {
+			t.Error("the device was planned twice")
+		}
+
+		// The cache shows the state before the plan was written: no reason to give it away.
+		p.Observe(first)
+		written := first.DeepCopy()
+		written.ResourceVersion, written.Status.Plan = "11", planOf("0")
+		p.Committed(written)
+		p.Observe(first)
+		p.cluster.has(t, first, "0")
+
+		taken := written.DeepCopy()
+		taken.ResourceVersion, taken.Status.Plan = "12", nil
+		p.Observe(taken)
+		p.cluster.has(t, first)
+		if got := p.settle(); !slices.Equal(got, []string{"second"}) {
+			t.Errorf("answered %v, want the gang for which there is a place now", got)
+		}
+	})
+}
+
+func TestPlannerTakesAPlanBackThatCouldNotBeWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 1)
+		gang := gangNamed("a")
+		p.Ask(ask(gang, 0))
+		p.settle()
+		p.mustAsk(t, ask(gang, 0))
+		p.GiveBack(gang)
+		p.cluster.has(t, gang)
+		p.Ask(ask(gang, 0))
+		p.settle()
+		if p.mustAsk(t, ask(gang, 0)).Plan == nil {
+			t.Error("no plan at the second try")
+		}
+	})
+}
+
+func TestPlannerAnswersForThePodsThatThereAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 1)
+		gang := gangNamed("a")
+		p.Ask(ask(gang, 0, "pod-1"))
+		p.settle()
+		if _, ok := p.Ask(ask(gang, 0, "pod-2")); ok {
+			t.Error("the answer is for a pod that is gone")
+		}
+		if got := p.settle(); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("answered %v, want the gang anew", got)
+		}
+	})
+}
+
+func TestPlannerTellsARefusalOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 0)
+		gang := gangNamed("a")
+		p.Ask(ask(gang, 0))
+		p.settle()
+		for range 5 {
+			p.Changed()
+			if got := p.settle(); len(got) > 0 {
+				t.Errorf("answered %v, and nothing is new", got)
+			}
+		}
+		if len(p.cluster.runs) != 6 {
+			t.Errorf("planned %d times, want at each change", len(p.cluster.runs))
+		}
+	})
+}
+
+func TestPlannerForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 1)
+		gone, other := gangNamed("gone"), gangNamed("other")
+		p.Ask(ask(gone, 0))
+		p.Ask(ask(other, -1))
+		p.settle()
+		p.Forget(gone.UID)
+		if got := p.settle(); !slices.Equal(got, []string{"other"}) {
+			t.Errorf("answered %v, want the gang that was behind", got)
+		}
+		p.mustAsk(t, ask(other, -1))
+		p.Gone(other)
+		p.cluster.has(t, other)
+	})
+}
+
+func TestPlannerLetsGoOfDevicesOfAPlanThatIsBeingUnfenced(t *testing.T) {
+	gang := gangNamed("a")
+	gang.Status.Plan = planOf("0")
+	gang.Status.Plan.Step = v1alpha1.StepUnfencing
+	p := newPlanner(newFakeCluster(1), clock.RealClock{}, nil, nil)
+	p.Observe(gang)
+	p.cluster.(*fakeCluster).has(t, gang)
+	if gang.Status.Plan == nil {
+		t.Error("the GangClaim of the cache was changed")
+	}
+}
