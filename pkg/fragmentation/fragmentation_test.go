@@ -29,39 +29,53 @@ func TestMeasure(t *testing.T) {
 		want    fragmentation.Measures
 	}{
 		"four idle GPUs in two domains are not a runnable gang of four": {
-			documented[1:], []int{1, 2, 4},
-			fragmentation.Measures{Total: 8, Free: 4, InUse: 4, Domains: 2, Broken: 2, LargestFreeBlock: 2, LargestFreeDomain: "node-b.0",
+			documented[1:],
+			[]int{1, 2, 4},
+			fragmentation.Measures{
+				Total: 8, Free: 4, InUse: 4, Domains: 2, Broken: 2, LargestFreeBlock: 2, LargestFreeDomain: "node-b.0",
 				Gangs: []fragmentation.Gang{
 					{Size: 1, Runnable: 4, WithoutFragmentation: 4},
 					{Size: 2, Runnable: 2, WithoutFragmentation: 2},
 					{Size: 4, Runnable: 0, WithoutFragmentation: 1, Fragmentation: 1},
-				}},
+				},
+			},
 		},
 		"the cluster sums its nodes": {
-			documented, []int{2, 4, 8},
-			fragmentation.Measures{Total: 16, Free: 12, InUse: 4, Domains: 3, Whole: 1, Broken: 2, LargestFreeBlock: 8, LargestFreeDomain: "node-a.0",
+			documented,
+			[]int{2, 4, 8},
+			fragmentation.Measures{
+				Total: 16, Free: 12, InUse: 4, Domains: 3, Whole: 1, Broken: 2, LargestFreeBlock: 8, LargestFreeDomain: "node-a.0",
 				Gangs: []fragmentation.Gang{
 					{Size: 2, Runnable: 6, WithoutFragmentation: 6},
 					{Size: 4, Runnable: 2, WithoutFragmentation: 3, Fragmentation: 1 - 8.0/12},
 					{Size: 8, Runnable: 1, WithoutFragmentation: 1, Fragmentation: 1 - 8.0/12},
-				}},
+				},
+			},
 		},
 		"a full domain is not broken": {
-			[]fragmentation.Domain{{Name: "a", Total: 4, InUse: 4}}, []int{1},
+			[]fragmentation.Domain{{Name: "a", Total: 4, InUse: 4}},
+			[]int{1},
 			fragmentation.Measures{Total: 4, InUse: 4, Domains: 1, Full: 1, Gangs: []fragmentation.Gang{{Size: 1}}},
 		},
 		"a tainted GPU is neither free nor in use, and breaks nothing": {
-			[]fragmentation.Domain{{Name: "a", Total: 4, Free: 3}}, []int{4},
-			fragmentation.Measures{Total: 4, Free: 3, Domains: 1, Whole: 1, LargestFreeBlock: 3, LargestFreeDomain: "a",
-				Gangs: []fragmentation.Gang{{Size: 4, Fragmentation: 1}}},
+			[]fragmentation.Domain{{Name: "a", Total: 4, Free: 3}},
+			[]int{4},
+			fragmentation.Measures{
+				Total: 4, Free: 3, Domains: 1, Whole: 1, LargestFreeBlock: 3, LargestFreeDomain: "a",
+				Gangs: []fragmentation.Gang{{Size: 4, Fragmentation: 1}},
+			},
 		},
 		"a fabric is one domain at all its nodes": {
-			[]fragmentation.Domain{{Name: "rack", Node: "a", Total: 4, Free: 4}, {Name: "rack", Node: "b", Total: 4, Free: 3, InUse: 1}}, []int{7},
-			fragmentation.Measures{Total: 8, Free: 7, InUse: 1, Domains: 1, Broken: 1, LargestFreeBlock: 7, LargestFreeDomain: "rack",
-				Gangs: []fragmentation.Gang{{Size: 7, Runnable: 1, WithoutFragmentation: 1}}},
+			[]fragmentation.Domain{{Name: "rack", Node: "a", Total: 4, Free: 4}, {Name: "rack", Node: "b", Total: 4, Free: 3, InUse: 1}},
+			[]int{7},
+			fragmentation.Measures{
+				Total: 8, Free: 7, InUse: 1, Domains: 1, Broken: 1, LargestFreeBlock: 7, LargestFreeDomain: "rack",
+				Gangs: []fragmentation.Gang{{Size: 7, Runnable: 1, WithoutFragmentation: 1}},
+			},
 		},
 		"GPUs without a domain are counted, not measured": {
-			[]fragmentation.Domain{{Node: "a", Total: 8, Free: 6, InUse: 2}}, []int{2},
+			[]fragmentation.Domain{{Node: "a", Total: 8, Free: 6, InUse: 2}},
+			[]int{2},
 			fragmentation.Measures{Total: 8, Free: 6, InUse: 2, FreeWithoutDomain: 6, Gangs: []fragmentation.Gang{{Size: 2}}},
 		},
 		"sizes below one are left out":  {documented[:1], []int{0, -1}, fragmentation.Measures{Total: 8, Free: 8, Domains: 1, Whole: 1, LargestFreeBlock: 8, LargestFreeDomain: "node-a.0"}},

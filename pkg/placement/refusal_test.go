@@ -60,19 +60,23 @@ func TestRefusals(t *testing.T) {
 			"needs 2 × 4 GPUs, each 4 in one NVSwitch domain; found none. Next best: node-b.0 has 3 free, node-b.1 has 2 free; pods web/x (2 GPUs), web/y (1 GPU) stand in the way.",
 		},
 		"what never fits": {
-			[]any{a, hgx("node-a")}, gangOf("g", 1, 8), placement.ReasonNoFeasibleDomain,
+			[]any{a, hgx("node-a")},
+			gangOf("g", 1, 8), placement.ReasonNoFeasibleDomain,
 			"needs 8 GPUs in one NVSwitch domain; found none. It will never fit here: the largest NVSwitch domain on a node has 4 of them.",
 		},
 		"more members than the cluster holds": {
-			[]any{a, hgx("node-a")}, gangOf("g", 3, 4), placement.ReasonNoFeasibleDomain,
+			[]any{a, hgx("node-a")},
+			gangOf("g", 3, 4), placement.ReasonNoFeasibleDomain,
 			"found 2 (node-a.0, node-a.1). Even with all of them free there would be a place for 2 only.",
 		},
 		"reserved for another gang": {
-			[]any{a, hgx("node-a"), fenced}, gangOf("g", 1, 1), placement.ReasonNoFeasibleDomain,
+			[]any{a, hgx("node-a"), fenced},
+			gangOf("g", 1, 1), placement.ReasonNoFeasibleDomain,
 			"needs 1 GPU; found none. Next best: node-a.0 has 0 free; 1 GPU kept for other gangs.",
 		},
 		"CPU is short": {
-			[]any{cpus(readyNode("node-a"), "1"), hgx("node-a")}, gangOf("g", 2, 4), placement.ReasonNodesFull,
+			[]any{cpus(readyNode("node-a"), "1"), hgx("node-a")},
+			gangOf("g", 2, 4), placement.ReasonNodesFull,
 			"Enough is free, but the pods do not fit: node-a: cpu: 2 × 1 requested, 1 left.",
 		},
 		"the node is cordoned": {
@@ -93,7 +97,8 @@ func TestRefusals(t *testing.T) {
 		},
 		"there is no Node": {[]any{hgx("node-a")}, gangOf("g", 1, 4), placement.ReasonNodesFull, "node-a: there is no such Node"},
 		"one member's selector excludes the node": {
-			[]any{a, hgx("node-a")}, gangOf("g", 2, 4, func(g *placement.Gang) { g.Pods[1].Spec.NodeSelector = map[string]string{"zone": "x"} }),
+			[]any{a, hgx("node-a")},
+			gangOf("g", 2, 4, func(g *placement.Gang) { g.Pods[1].Spec.NodeSelector = map[string]string{"zone": "x"} }),
 			placement.ReasonNodesFull, "node-a: the pods' node selector or affinity excludes it",
 		},
 		"no such class": {nil, gangOf("g", 1, 1, func(g *placement.Gang) { g.Claim.Spec.DeviceClassName = "x" }), placement.ReasonNoSuchClass, "spec.deviceClassName: there is no DeviceClass x"},
@@ -101,11 +106,13 @@ func TestRefusals(t *testing.T) {
 			[]any{a, hgx("node-a")}, gangOf("g", 1, 1, selector("device.")), placement.ReasonSelectorFails, "spec.selectors[0].cel.expression does not compile",
 		},
 		"a selector that errs on a device of the class": {
-			[]any{a, hgx("node-a")}, gangOf("g", 1, 1, selector(`device.attributes["gpu.switchyard.dev"].nosuch == "x"`)),
+			[]any{a, hgx("node-a")},
+			gangOf("g", 1, 1, selector(`device.attributes["gpu.switchyard.dev"].nosuch == "x"`)),
 			placement.ReasonSelectorFails, "spec.selectors[0].cel.expression fails on device gpu-0 of pool node-a (gpu.switchyard.dev)",
 		},
 		"an empty selector": {
-			[]any{a, hgx("node-a")}, gangOf("g", 1, 1, func(g *placement.Gang) { g.Claim.Spec.Selectors = []resourceapi.DeviceSelector{{}} }),
+			[]any{a, hgx("node-a")},
+			gangOf("g", 1, 1, func(g *placement.Gang) { g.Claim.Spec.Selectors = []resourceapi.DeviceSelector{{}} }),
 			placement.ReasonSelectorFails, "spec.selectors[0].cel.expression is empty",
 		},
 		"a class whose selector errs on another driver's device": {
@@ -113,15 +120,18 @@ func TestRefusals(t *testing.T) {
 			gangOf("g", 1, 1), placement.ReasonSelectorFails, "DeviceClass gpu.switchyard.dev: spec.selectors[0].cel.expression fails on device nic-0 of pool network (nic.example.com)",
 		},
 		"two devices with one id": {
-			[]any{a, sliceOf("node-a", gpu{domain: "d", id: "same"}, gpu{domain: "d", id: "same"})}, gangOf("g", 1, 1), placement.ReasonNotSupported,
+			[]any{a, sliceOf("node-a", gpu{domain: "d", id: "same"}, gpu{domain: "d", id: "same"})},
+			gangOf("g", 1, 1), placement.ReasonNotSupported,
 			`device gpu-0 of pool node-a and device gpu-1 of pool node-a have the same attribute id "same"`,
 		},
 		"a quota of claims": {
-			[]any{a, hgx("node-a"), quota("count/resourceclaims.resource.k8s.io", "3", "2")}, gangOf("g", 2, 1), placement.ReasonQuotaExceeded,
+			[]any{a, hgx("node-a"), quota("count/resourceclaims.resource.k8s.io", "3", "2")},
+			gangOf("g", 2, 1), placement.ReasonQuotaExceeded,
 			"ResourceQuota q leaves 1 of count/resourceclaims.resource.k8s.io, 2 are needed",
 		},
 		"a quota of devices": {
-			[]any{a, hgx("node-a"), quota("gpu.switchyard.dev.deviceclass.resource.k8s.io/devices", "4", "0")}, gangOf("g", 2, 4), placement.ReasonQuotaExceeded,
+			[]any{a, hgx("node-a"), quota("gpu.switchyard.dev.deviceclass.resource.k8s.io/devices", "4", "0")},
+			gangOf("g", 2, 4), placement.ReasonQuotaExceeded,
 			"ResourceQuota q leaves 4 of gpu.switchyard.dev.deviceclass.resource.k8s.io/devices, 8 are needed",
 		},
 		"nonsense": {nil, gangOf("g", 1, 0), placement.ReasonNotSupported, "spec.devicesPerMember 0"},

@@ -123,24 +123,42 @@ func TestScopes(t *testing.T) {
 		want    string
 	}{
 		"devices below one PCIe root": {[]any{a, roots}, gangOf("g", 1, 2, scopes(v1alpha1.MemberPCIeRoot, v1alpha1.GangAny)), "a ×1: 1 2"},
-		"devices at one NUMA node": {[]any{a, sliceOf("a", append(gpus(1, "d", 0), gpus(2, "d", 1)...)...)},
-			gangOf("g", 1, 2, scopes(v1alpha1.MemberNUMANode, v1alpha1.GangAny)), "a d ×1: 1 2"},
-		"inside a domain, one NUMA node rather than two": {[]any{a, sliceOf("a", append(gpus(3, "d", 0), gpus(4, "d", 1)...)...)},
-			gangOf("g", 1, 4), "a d ×1: 3 4 5 6"},
-		"a fuller domain before an emptier one": {[]any{a, b, sliceOf("a", gpus(8, "a.0", 0)...), sliceOf("b", gpus(8, "b.0", 0)...), single("x", "b", 0), single("y", "a", 0, 1, 2)},
-			gangOf("g", 1, 4), "a a.0 ×1: 3 4 5 6"},
-		"no domain is broken while another is": {[]any{a, b, sliceOf("a", gpus(4, "a.0", 0)...), sliceOf("b", gpus(8, "b.0", 0)...), single("x", "b", 0)},
-			gangOf("g", 1, 2), "b b.0 ×1: 1 2"},
-		"Preferred gives up the gang's scope first": {[]any{a, b, sliceOf("a", gpus(2, "a.0", 0)...), sliceOf("b", gpus(2, "b.0", 0)...)},
-			gangOf("g", 2, 2, scopes(v1alpha1.MemberNVSwitchDomain, v1alpha1.GangNode), preferred), "a a.0 ×1: 0 1; b b.0 ×1: 0 1"},
-		"Preferred gives up the members' scope last": {[]any{a, sliceOf("a", append(gpus(1, "a.0", 0), gpus(1, "a.1", 0)...)...)},
-			gangOf("g", 1, 2, preferred), "a ×1: 0 1"},
-		"members that are placed bind the node": {[]any{a, b, sliceOf("a", gpus(1, "a.0", 0)...), sliceOf("b", gpus(3, "b.0", 0)...), single("x", "b", 0)},
-			gangOf("g", 1, 1, scopes(v1alpha1.MemberNVSwitchDomain, v1alpha1.GangNode), placed("b", "gpu-0")), "b b.0 ×1: 1"},
-		"members that are placed bind the domain": {[]any{a, sliceOf("a", append(gpus(1, "a.0", 0), gpus(3, "a.1", 0)...)...), single("x", "a", 1)},
-			gangOf("g", 1, 1, scopes(v1alpha1.MemberNode, v1alpha1.GangNVSwitchDomain), placed("a", "gpu-1")), "a a.1 ×1: 2"},
-		"members that are placed apart have no common scope": {[]any{a, b, hgx("a"), hgx("b")},
-			gangOf("g", 1, 1, scopes(v1alpha1.MemberNVSwitchDomain, v1alpha1.GangNode), placed("a", "gpu-0"), placed("b", "gpu-0")), "NoFeasibleDomain"},
+		"devices at one NUMA node": {
+			[]any{a, sliceOf("a", append(gpus(1, "d", 0), gpus(2, "d", 1)...)...)},
+			gangOf("g", 1, 2, scopes(v1alpha1.MemberNUMANode, v1alpha1.GangAny)), "a d ×1: 1 2",
+		},
+		"inside a domain, one NUMA node rather than two": {
+			[]any{a, sliceOf("a", append(gpus(3, "d", 0), gpus(4, "d", 1)...)...)},
+			gangOf("g", 1, 4), "a d ×1: 3 4 5 6",
+		},
+		"a fuller domain before an emptier one": {
+			[]any{a, b, sliceOf("a", gpus(8, "a.0", 0)...), sliceOf("b", gpus(8, "b.0", 0)...), single("x", "b", 0), single("y", "a", 0, 1, 2)},
+			gangOf("g", 1, 4), "a a.0 ×1: 3 4 5 6",
+		},
+		"no domain is broken while another is": {
+			[]any{a, b, sliceOf("a", gpus(4, "a.0", 0)...), sliceOf("b", gpus(8, "b.0", 0)...), single("x", "b", 0)},
+			gangOf("g", 1, 2), "b b.0 ×1: 1 2",
+		},
+		"Preferred gives up the gang's scope first": {
+			[]any{a, b, sliceOf("a", gpus(2, "a.0", 0)...), sliceOf("b", gpus(2, "b.0", 0)...)},
+			gangOf("g", 2, 2, scopes(v1alpha1.MemberNVSwitchDomain, v1alpha1.GangNode), preferred), "a a.0 ×1: 0 1; b b.0 ×1: 0 1",
+		},
+		"Preferred gives up the members' scope last": {
+			[]any{a, sliceOf("a", append(gpus(1, "a.0", 0), gpus(1, "a.1", 0)...)...)},
+			gangOf("g", 1, 2, preferred), "a ×1: 0 1",
+		},
+		"members that are placed bind the node": {
+			[]any{a, b, sliceOf("a", gpus(1, "a.0", 0)...), sliceOf("b", gpus(3, "b.0", 0)...), single("x", "b", 0)},
+			gangOf("g", 1, 1, scopes(v1alpha1.MemberNVSwitchDomain, v1alpha1.GangNode), placed("b", "gpu-0")), "b b.0 ×1: 1",
+		},
+		"members that are placed bind the domain": {
+			[]any{a, sliceOf("a", append(gpus(1, "a.0", 0), gpus(3, "a.1", 0)...)...), single("x", "a", 1)},
+			gangOf("g", 1, 1, scopes(v1alpha1.MemberNode, v1alpha1.GangNVSwitchDomain), placed("a", "gpu-1")), "a a.1 ×1: 2",
+		},
+		"members that are placed apart have no common scope": {
+			[]any{a, b, hgx("a"), hgx("b")},
+			gangOf("g", 1, 1, scopes(v1alpha1.MemberNVSwitchDomain, v1alpha1.GangNode), placed("a", "gpu-0"), placed("b", "gpu-0")), "NoFeasibleDomain",
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
