@@ -5,6 +5,7 @@ package model
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -25,7 +26,11 @@ func (c *controller) apply(g *v1alpha1.GangClaim, a gang.Action, done func(error
 	left := len(writes)
 	var failed error
 	for _, i := range c.w.rand.Perm(len(writes)) {
-		c.after(c.w.writeTime(), func() {
+		took := c.w.writeTime()
+		if c.w.chance(0.1) {
+			took += c.w.between(0, 500*time.Millisecond)
+		}
+		c.after(took, func() {
 			c.w.checker.acts(c, g, a)
 			if err := writes[i](); err != nil {
 				failed = err

@@ -63,6 +63,12 @@ type checker struct {
 	starts map[types.UID]int
 	// startedFor is the gang that a pod was started for.
 	startedFor map[types.UID]types.UID
+	// born is when a claim was made.
+	born map[types.UID]time.Time
+	// touchedRules are rules that a user changed.
+	touchedRules map[types.UID]bool
+	// neutral is since when a rule has no effect.
+	neutral map[types.UID]time.Time
 	// wiped gangs have lost their status.
 	wiped map[types.UID]bool
 
@@ -72,7 +78,7 @@ type checker struct {
 func newChecker(w *world) *checker {
 	return &checker{
 		w: w, plans: map[string]*history{}, since: map[string]time.Time{}, starts: map[types.UID]int{},
-		startedFor: map[types.UID]types.UID{}, wiped: map[types.UID]bool{}, disturbed: w.now,
+		startedFor: map[types.UID]types.UID{}, born: map[types.UID]time.Time{}, touchedRules: map[types.UID]bool{}, neutral: map[types.UID]time.Time{}, wiped: map[types.UID]bool{}, disturbed: w.now,
 	}
 }
 
@@ -90,8 +96,17 @@ func (c *checker) seen(ch change) {
 			}
 			c.plans[p.Hash] = h
 		}
+		if before, ok := ch.before.(*v1alpha1.GangClaim); ok && before.UID == o.UID && !c.w.now.Equal(c.disturbed) {
+			c.transition(o.Name, before.Status.Plan, o.Status.Plan)
+		}
 	case *resourceapi.ResourceClaim:
 		c.claim(ch.before, o)
+	case *resourceapi.DeviceTaintRule:
+		if o.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNone {
+			delete(c.neutral, o.UID)
+		} else if _, was := c.neutral[o.UID]; !was {
+			c.neutral[o.UID] = c.w.now
+		}
 	}
 	if rule, ok := ch.before.(*resourceapi.DeviceTaintRule); ok && ch.after == nil {
 		c.ruleGone(rule)
@@ -99,8 +114,31 @@ func (c *checker) seen(ch change) {
 	c.proofs()
 }
 
+// transitions are the steps that may follow a step of the same plan, before it has come to rest.
+var transitions = map[v1alpha1.GangStep][]v1alpha1.GangStep{
+	v1alpha1.StepFencing:   {v1alpha1.StepQuiescing, v1alpha1.StepTakingBack},
+	v1alpha1.StepQuiescing: {v1alpha1.StepFencing, v1alpha1.StepReleasing, v1alpha1.StepTakingBack},
+	v1alpha1.StepReleasing: {v1alpha1.StepStarting, v1alpha1.StepTakingBack},
+}
+
+// transition checks that a plan that is being carried out is not dropped or replaced: it is taken back first.
+func (c *checker) transition(gang string, before, after *v1alpha1.GangPlan) {
+	if before == nil || transitions[before.Step] == nil {
+		return
+	}
+	switch {
+	case after == nil || after.Hash != before.Hash:
+		c.w.fail("plan %s of gang %s is replaced in step %s", before.Hash, gang, before.Step)
+	case after.Step != before.Step && !slices.Contains(transitions[before.Step], after.Step):
+		c.w.fail("plan %s of gang %s goes from step %s to step %s", before.Hash, gang, before.Step, after.Step)
+	}
+}
+
 // claim checks that no device is in two claims.
 func (c *checker) claim(before object, now *resourceapi.ResourceClaim) {
+	if before == nil {
+		c.born[now.UID] = c.w.now
+	}
 	if now.Status.Allocation == nil {
 		return
 	}
@@ -132,13 +170,11 @@ func devicesOf(c *resourceapi.ResourceClaim) map[device]bool {
 
 // ruleGone checks that a rule of a gang had no effect for a second before it was deleted, by whomever.
 func (c *checker) ruleGone(rule *resourceapi.DeviceTaintRule) {
-	if !ofGang(rule) || c.w.now.Equal(c.disturbed) {
+	if !ofGang(rule) || c.w.now.Equal(c.disturbed) || c.touchedRules[rule.UID] {
 		return // by a user
 	}
-	_, at, _ := strings.Cut(rule.Annotations[v1alpha1.TouchedAnnotation], " ")
-	since, err := time.Parse(time.RFC3339Nano, at)
-	if rule.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNone || err != nil || c.w.now.Sub(since) < time.Second {
-		c.w.fail("rule %s is deleted with effect %s, last written at %s", rule.Name, rule.Spec.Taint.Effect, at)
+	if since, ok := c.neutral[rule.UID]; !ok || c.w.now.Sub(since) < time.Second {
+		c.w.fail("rule %s is deleted, and did not lose its effect a second before", rule.Name)
 	}
 }
 
@@ -146,14 +182,18 @@ func (c *checker) ruleGone(rule *resourceapi.DeviceTaintRule) {
 func (c *checker) proofs() {
 	for _, g := range list[*v1alpha1.GangClaim](&c.w.api.objects) {
 		placed := c.placed(g)
-		if len(placed) < int(g.Spec.Members) {
-			continue
-		}
+		runs := false
+		ofPlan := map[string]int{}
 		for _, claim := range placed {
-			if claim == nil {
-				continue
+			if claim != nil {
+				runs = runs || isReady(claim.Labels, claim.Annotations)
+				ofPlan[claim.Labels[v1alpha1.PlanLabel]]++
 			}
-			if h := c.plans[claim.Labels[v1alpha1.PlanLabel]]; h != nil && h.gang == g.UID {
+		}
+		for hash, n := range ofPlan {
+			h := c.plans[hash]
+			// Replacements for a gang that runs need not be the whole gang.
+			if h != nil && h.gang == g.UID && (len(placed) >= int(g.Spec.Members) || runs && n >= h.members) {
 				h.proven = true
 			}
 		}
@@ -244,7 +284,7 @@ func (c *checker) decided(s *scheduler, unallocated []*resourceapi.ResourceClaim
 		got := devicesOf(&resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &b.results[i]}})
 		for _, g := range list[*v1alpha1.GangClaim](&c.w.api.objects) {
 			p := g.Status.Plan
-			if p == nil || gangOf(claim) == g.UID || !inSync || c.recently(time.Second) {
+			if p == nil || g.DeletionTimestamp != nil || gangOf(claim) == g.UID || !inSync || c.recently(time.Second) {
 				continue
 			}
 			switch p.Step {
@@ -345,9 +385,12 @@ func (c *checker) released(g *v1alpha1.GangClaim, t *resourceapi.ResourceClaimTe
 	}
 	c.w.scheduler.holds(func(b *binding, d resourceapi.DeviceRequestAllocationResult) {
 		pod := get[*corev1.Pod](&c.w.api.objects, b.pod)
+		if pod != nil && *pod.Spec.ResourceClaims[0].ResourceClaimTemplateName == g.Name {
+			return // a member
+		}
 		// One that was unschedulable may be decided on at any time: the fence is there, and Verify sees it.
 		if h.devices[device{d.Pool, d.Device}] && pod != nil && !podUnschedulable(pod) && c.w.now.Sub(b.decided) < gang.QuiesceFor &&
-			c.w.now.Sub(b.decided) > 300*time.Millisecond && pod.DeletionTimestamp == nil {
+			c.w.now.Sub(b.decided) > 300*time.Millisecond && pod.DeletionTimestamp == nil && c.lives(b) {
 			c.w.fail("gang %s is released while kube-scheduler has decided to give device %s of %s to pod %s", g.Name, d.Device, d.Pool, b.pod.Name)
 		}
 	})
@@ -364,7 +407,8 @@ func (c *checker) fenced(d device, gang types.UID) bool {
 	return false
 }
 
-// nothingWaits checks that no claim of a gang that loses its fence is still to be allocated.
+// nothingWaits checks that no claim of a gang that loses its fence is still to be allocated. The controller may
+// not have seen yet one that is new; it takes it back later.
 func (c *checker) nothingWaits(of []gang.Ref) {
 	for _, r := range of {
 		rule := get[*resourceapi.DeviceTaintRule](&c.w.api.objects, refKey(r))
@@ -372,7 +416,8 @@ func (c *checker) nothingWaits(of []gang.Ref) {
 			continue
 		}
 		for _, o := range list[*resourceapi.ResourceClaim](&c.w.api.objects) {
-			if gangOf(o) == gangOf(rule) && o.Status.Allocation == nil && o.DeletionTimestamp == nil && c.podOf(o) != nil {
+			if gangOf(o) == gangOf(rule) && o.Status.Allocation == nil && o.DeletionTimestamp == nil && c.podOf(o) != nil &&
+				c.w.now.Sub(c.born[o.UID]) > time.Second {
 				c.w.fail("a fence is removed while claim %s is not allocated", o.Name)
 			}
 		}
@@ -519,4 +564,14 @@ func (c *checker) podOf(claim *resourceapi.ResourceClaim) *corev1.Pod {
 		return nil
 	}
 	return pod
+}
+
+// lives says whether all claims that a decision is about still exist.
+func (c *checker) lives(b *binding) bool {
+	for i, name := range b.names {
+		if o := get[*resourceapi.ResourceClaim](&c.w.api.objects, name); o == nil || o.UID != b.claims[i] || o.DeletionTimestamp != nil {
+			return false
+		}
+	}
+	return true
 }

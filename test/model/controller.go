@@ -253,9 +253,26 @@ func (c *controller) reconcile(name key) {
 	if !equality.Semantic.DeepEqual(before, o.Claim) {
 		c.w.fail("gang.Decide changed what it was given")
 	}
+	if c.w.fault == eagerReady {
+		d.Actions = append(d.Actions, eager(o)...)
+	}
 	c.busy[name] = true
 	t := &turn{c: c, name: name, g: g, o: o, decision: d}
 	t.begin()
+}
+
+// eager is the fault eagerReady.
+func eager(o gang.Observation) []gang.Action {
+	var a gang.MarkReady
+	for _, claim := range o.Claims {
+		if gangOf(claim) == o.Claim.UID && claim.Status.Allocation != nil && !isReady(claim.Labels, claim.Annotations) {
+			a.Claims = append(a.Claims, gang.ReadyClaim{
+				Ref:  gang.Ref{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion},
+				Plan: claim.Labels[v1alpha1.PlanLabel],
+			})
+		}
+	}
+	return []gang.Action{a}
 }
 
 // turn is a decision being written.

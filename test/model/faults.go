@@ -47,11 +47,28 @@ const (
 	eagerReady fault = "each member starts when it has devices"
 )
 
-// faults are all of them, with how many seeds may pass before each is caught.
-var faults = map[fault]int{
-	noStartGate: 10, noQuiesce: 30, noFence: 5, noNeutral: 5, templateStays: 5, noTakeBack: 20, noEviction: 20, noTouch: 20,
-	actionsFirst: 10, blindStatus: 40, blindDelete: 40, noReservation: 40, noSweep: 20, rulesStay: 10, neverReady: 10, eagerReady: 10,
+// faults are all of them, with what users do more often so that each is caught soon.
+var faults = map[fault]map[string]int{
+	noStartGate:   nil,
+	noQuiesce:     {"create singles": 6, "finish a workload": 3},
+	noFence:       nil,
+	noNeutral:     nil,
+	templateStays: nil,
+	noTakeBack:    {"set a quota": 15, "lose a GPU": 5},
+	noEviction:    {"lose a GPU": 8, "set a quota": 5},
+	noTouch:       {"set a quota": 15},
+	actionsFirst:  nil,
+	blindStatus:   {"lose the lease": 12},
+	blindDelete:   {"lose a GPU": 8, "delete a pod": 2},
+	noReservation: {"create a gang": 3, "finish a workload": 3},
+	noSweep:       {"replace a gang": 8},
+	rulesStay:     nil,
+	neverReady:    nil,
+	eagerReady:    {"set a quota": 8, "lose a GPU": 4},
 }
+
+// caughtWithin is how many seeds may pass before a fault is caught.
+const caughtWithin = 60
 
 // drops says which actions a fault leaves out.
 func (f fault) drops(a gang.Action) bool {

@@ -97,13 +97,13 @@ func TestFaultsAreCaught(t *testing.T) {
 		}
 	}) {
 		t.Run(string(f), func(t *testing.T) {
-			for seed := 1; seed <= faults[f]; seed++ {
-				if w := play(options{seed: uint64(seed), steps: *stepsFlag, fault: f}); w.err != nil {
+			for seed := 1; seed <= caughtWithin; seed++ {
+				if w := play(options{seed: uint64(seed), steps: 4000, fault: f, often: faults[f]}); w.err != nil {
 					t.Logf("caught with seed %d: %v", seed, w.err)
 					return
 				}
 			}
-			t.Errorf("not caught with %d seeds", faults[f])
+			t.Errorf("not caught with %d seeds", caughtWithin)
 		})
 	}
 }

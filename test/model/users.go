@@ -21,44 +21,45 @@ type users struct{ w *world }
 
 // operation is one of the things that users do; it says what it did, "" for nothing.
 type operation struct {
+	name   string
 	weight int
 	do     func(*users) string
 }
 
 var operations = []operation{
-	{14, (*users).createGang},
-	{3, (*users).deleteGang},
-	{4, (*users).deleteWorkload},
-	{8, (*users).createSingles},
-	{6, (*users).deletePod},
-	{4, (*users).failPod},
-	{4, (*users).finishPod},
-	{5, (*users).finishWorkload},
-	{2, (*users).recreateBare},
-	{3, (*users).surge},
-	{3, (*users).foreignPod},
-	{3, (*users).loseGPU},
-	{3, (*users).recoverGPU},
-	{1, (*users).relabelGPU},
-	{2, (*users).loseNode},
-	{3, (*users).returnNode},
-	{2, (*users).cordon},
-	{1, (*users).deleteNode},
-	{1, (*users).changeClass},
-	{1, (*users).taintDevice},
-	{2, (*users).wipeStatus},
-	{2, (*users).replaceGang},
-	{1, (*users).changeSpec},
-	{2, (*users).deleteRule},
-	{1, (*users).changeRule},
-	{2, (*users).deleteTemplate},
-	{2, (*users).deleteClaim},
-	{1, (*users).foreignTemplate},
-	{1, (*users).quota},
-	{5, (*users).crash},
-	{2, (*users).loseLease},
-	{1, (*users).restartScheduler},
-	{1, (*users).gatePod},
+	{"create a gang", 14, (*users).createGang},
+	{"delete a gang", 3, (*users).deleteGang},
+	{"delete a workload", 4, (*users).deleteWorkload},
+	{"create singles", 8, (*users).createSingles},
+	{"delete a pod", 6, (*users).deletePod},
+	{"fail a pod", 4, (*users).failPod},
+	{"finish a pod", 4, (*users).finishPod},
+	{"finish a workload", 5, (*users).finishWorkload},
+	{"replace a bare pod", 2, (*users).recreateBare},
+	{"surge", 3, (*users).surge},
+	{"name a template", 3, (*users).foreignPod},
+	{"lose a GPU", 3, (*users).loseGPU},
+	{"recover a GPU", 3, (*users).recoverGPU},
+	{"relabel a GPU", 1, (*users).relabelGPU},
+	{"lose a node", 2, (*users).loseNode},
+	{"return a node", 3, (*users).returnNode},
+	{"cordon", 2, (*users).cordon},
+	{"delete a node", 1, (*users).deleteNode},
+	{"change the class", 1, (*users).changeClass},
+	{"taint a device", 1, (*users).taintDevice},
+	{"wipe a status", 2, (*users).wipeStatus},
+	{"replace a gang", 2, (*users).replaceGang},
+	{"change a spec", 1, (*users).changeSpec},
+	{"delete a rule", 2, (*users).deleteRule},
+	{"change a rule", 1, (*users).changeRule},
+	{"delete a template", 2, (*users).deleteTemplate},
+	{"delete a claim", 2, (*users).deleteClaim},
+	{"create a template", 1, (*users).foreignTemplate},
+	{"set a quota", 1, (*users).quota},
+	{"kill the controller", 5, (*users).crash},
+	{"lose the lease", 2, (*users).loseLease},
+	{"restart the scheduler", 1, (*users).restartScheduler},
+	{"gate a pod", 1, (*users).gatePod},
 }
 
 // begin has users do things from now on, until the run is quiet.
@@ -81,13 +82,14 @@ func (u *users) schedule() {
 }
 
 func (u *users) operate() {
+	weight := func(o operation) int { return o.weight * max(1, u.w.often[o.name]) }
 	total := 0
 	for _, o := range operations {
-		total += o.weight
+		total += weight(o)
 	}
 	n := u.w.rand.IntN(total)
 	for _, o := range operations {
-		if n -= o.weight; n < 0 {
+		if n -= weight(o); n < 0 {
 			if did := o.do(u); did != "" {
 				u.w.checker.operations++
 				u.w.logf("user: %s", did)
@@ -439,9 +441,9 @@ func (u *users) wipeStatus() string {
 	if g == nil {
 		return ""
 	}
-	_, _ = update(u.w.api, keyOf(g), preconditions{}, func(g *v1alpha1.GangClaim) { g.Status = v1alpha1.GangClaimStatus{} })
 	u.w.checker.disturb()
 	u.w.checker.wiped[g.UID] = true
+	_, _ = update(u.w.api, keyOf(g), preconditions{}, func(g *v1alpha1.GangClaim) { g.Status = v1alpha1.GangClaimStatus{} })
 	return "wipes the status of gang " + g.Name
 }
 
@@ -506,6 +508,7 @@ func (u *users) changeRule() string {
 		r.Spec.Taint.Effect = anyOf(u, resourceapi.DeviceTaintEffectNone, resourceapi.DeviceTaintEffectNoSchedule)
 	})
 	u.w.checker.disturb()
+	u.w.checker.touchedRules[r.UID] = true
 	return "changes rule " + r.Name
 }
 

@@ -26,8 +26,8 @@ type options struct {
 	fault fault
 	// trace gets a line for each event; nil for none.
 	trace io.Writer
-	// calm leaves out what users and failures do: for tests of the model itself.
-	calm bool
+	// often says which operations of users are how many times as frequent.
+	often map[string]int
 }
 
 // world is one run: a cluster, everything that works on it, and the clock.
