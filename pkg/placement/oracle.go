@@ -6,6 +6,9 @@ package placement
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,7 +30,7 @@ var allocatorFeatures = structured.Features{
 }
 
 // ask puts a plan to kube-scheduler's allocator: the claims of the members of each node, one after the
-// other, as the scheduler will. It returns the node on which the allocator does not allocate them, nil
+// other, as the scheduler will, several nodes at a time. It returns the node on which the allocator does not allocate them, nil
 // if that is not about a node, and why.
 //
 // The allocator gets the slices of this driver on the node. Devices of others cannot be allocated, by
@@ -35,27 +38,53 @@ var allocatorFeatures = structured.Features{
 func (p *planner) ask(ctx context.Context, plan *v1alpha1.GangPlan, spec resourceapi.ResourceClaimSpec) (*node, error) {
 	ctx, cancel := context.WithTimeout(ctx, oracleTime)
 	defer cancel()
+	questions := questionsOf(plan)
+	answers := make([]error, len(questions))
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "member", Namespace: "plan"}, Spec: spec}
-	for start := 0; start < len(plan.Placements); {
-		end := start
-		members := 0
-		planned := map[DeviceID]bool{}
-		for ; end < len(plan.Placements) && plan.Placements[end].Node == plan.Placements[start].Node; end++ {
-			members += int(plan.Placements[end].Members)
-			for _, d := range plan.Placements[end].Devices {
-				planned[DeviceID{v1alpha1.DriverName, plan.Placements[end].Pool, d.Name}] = true
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(questions)) {
+		workers.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(questions); i = int(next.Add(1)) - 1 {
+				answers[i] = p.askNode(ctx, questions[i], claim)
 			}
+		})
+	}
+	workers.Wait()
+	for i, err := range answers {
+		if err != nil {
+			return p.nodes[questions[i].node], fmt.Errorf("kube-scheduler's allocator would not allocate the plan on node %s: %w", questions[i].node, err)
 		}
-		n := p.nodes[plan.Placements[start].Node]
-		if err := p.askNode(ctx, n, claim, members, planned); err != nil {
-			return n, fmt.Errorf("kube-scheduler's allocator would not allocate the plan on node %s: %w", n.name, err)
-		}
-		start = end
 	}
 	return nil, nil
 }
 
-func (p *planner) askNode(ctx context.Context, n *node, claim *resourceapi.ResourceClaim, members int, planned map[DeviceID]bool) error {
+// question is what the allocator is asked about one node.
+type question struct {
+	node    string
+	members int
+	planned map[DeviceID]bool
+}
+
+// questionsOf splits a plan by node.
+func questionsOf(plan *v1alpha1.GangPlan) []question {
+	var questions []question
+	for _, placement := range plan.Placements {
+		if len(questions) == 0 || questions[len(questions)-1].node != placement.Node {
+			questions = append(questions, question{node: placement.Node, planned: map[DeviceID]bool{}})
+		}
+		q := &questions[len(questions)-1]
+		q.members += int(placement.Members)
+		for _, d := range placement.Devices {
+			q.planned[DeviceID{v1alpha1.DriverName, placement.Pool, d.Name}] = true
+		}
+	}
+	return questions
+}
+
+// askNode is called for several nodes at once and must only read.
+func (p *planner) askNode(ctx context.Context, q question, claim *resourceapi.ResourceClaim) error {
+	n := p.nodes[q.node]
 	state := structured.AllocatedState{
 		AllocatedDevices:         sets.New[structured.DeviceID](),
 		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
@@ -70,7 +99,7 @@ func (p *planner) askNode(ctx context.Context, n *node, claim *resourceapi.Resou
 			d.use.addTo(&state, d.id)
 		}
 	}
-	for m := range members {
+	for m := range q.members {
 		allocator, err := structured.NewAllocator(ctx, allocatorFeatures, state, classLister{p.Cluster}, resourceSlices, p.cel)
 		if err != nil {
 			return err
@@ -80,12 +109,12 @@ func (p *planner) askNode(ctx context.Context, n *node, claim *resourceapi.Resou
 		case err != nil:
 			return err
 		case len(results) != 1:
-			return fmt.Errorf("member %d of %d gets no devices", m+1, members)
+			return fmt.Errorf("member %d of %d gets no devices", m+1, q.members)
 		}
 		for _, result := range results[0].Devices.Results {
 			id := DeviceID{result.Driver, result.Pool, result.Device}
-			if !planned[id] {
-				return fmt.Errorf("member %d of %d gets device %s, which is not planned", m+1, members, result.Device)
+			if !q.planned[id] {
+				return fmt.Errorf("member %d of %d gets device %s, which is not planned", m+1, q.members, result.Device)
 			}
 			state.AllocatedDevices.Insert(structured.MakeDeviceID(result.Driver, result.Pool, result.Device))
 		}
