@@ -152,7 +152,7 @@ func (o *observer) plan(ctx context.Context, observation *gang.Observation, plan
 	devices := placement.PlannedDevices(plan)
 	observation.Holders = map[placement.DeviceID]gang.Holder{}
 	for id, holder := range o.cluster.Holders(devices) {
-		observation.Holders[id] = gang.Holder{Claim: types.NamespacedName{Namespace: holder.Namespace, Name: holder.Name}, UID: holder.UID}
+		observation.Holders[id] = gang.Holder{Claim: types.NamespacedName{Namespace: holder.Namespace, Name: holder.Name}, UID: holder.UID, Gang: holder.Gang}
 	}
 	var err error
 	if observation.Devices, err = o.problems(ctx, observation, plan); err != nil {
@@ -192,7 +192,7 @@ func (o *observer) holders(ctx context.Context, devices []placement.DeviceID) (m
 			for _, result := range claim.Status.Allocation.Devices.Results {
 				id := placement.DeviceID{Driver: result.Driver, Pool: result.Pool, Device: result.Device}
 				if wanted[id] && !ptr.Deref(result.AdminAccess, false) {
-					holders[id] = gang.Holder{Claim: keyOf(claim), UID: claim.UID}
+					holders[id] = gang.Holder{Claim: keyOf(claim), UID: claim.UID, Gang: types.UID(claim.Labels[v1alpha1.GangLabel])}
 				}
 			}
 		}
