@@ -790,3 +790,21 @@ func TestLongMessagesFitAnEvent(t *testing.T) {
 		}
 	}
 }
+
+// Claims come from one cache and holders from another: that of p1 is gone from the first and still in the second.
+func TestReplacementWaitsForAClaimThatIsGoneFromOneCacheOnly(t *testing.T) {
+	w := gangWorld("job")
+	holding := step("g", v1alpha1.StepHolding)
+	if ok, err := w.Run(10*time.Minute, func() bool { return holding(w) }); !ok || err != nil {
+		t.Fatalf("the gang does not run: %v", err)
+	}
+	before := w.Observe("g")
+	w.RemovePod("p1")
+	w.AddPod("q1", "g", "job")
+	o := w.Observe("g")
+	o.Holders, o.Placement = before.Holders, nil
+	d := gang.Decide(o)
+	if state := find(d.Status, v1alpha1.ConditionRunning); d.Status.Plan.Step != v1alpha1.StepHolding || !strings.Contains(state.Message, "are not free yet") {
+		t.Errorf("step is %s, %s", d.Status.Plan.Step, state.Message)
+	}
+}

@@ -52,6 +52,8 @@ type Observation struct {
 type Holder struct {
 	Claim types.NamespacedName
 	UID   types.UID
+	// Gang is the UID of the GangClaim that the claim was made for, if it was.
+	Gang types.UID
 }
 
 // DeviceProblem is why a planned device cannot be used as planned.

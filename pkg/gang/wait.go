@@ -184,7 +184,9 @@ func (v *view) devicesComeFree() verdict {
 		live[m.pod.UID] = true
 	}
 	reserved := v.reserved()
+	known := map[types.UID]bool{}
 	for _, c := range v.Claims {
+		known[c.UID] = true
 		owner := metav1.GetControllerOfNoCopy(c)
 		if !v.ours(c) || owner == nil || live[owner.UID] {
 			continue
@@ -193,6 +195,13 @@ func (v *view) devicesComeFree() verdict {
 			if slices.Contains(reserved, d) {
 				return because(ReasonWaitingForDevices, "the devices of pod %s, which is lost, are not free yet", owner.Name)
 			}
+		}
+	}
+	// Claims and holders may be seen at different moments: a claim of this gang that is only in one of them is
+	// going or coming.
+	for _, d := range reserved {
+		if h, held := v.Holders[d]; held && h.Gang == v.Claim.UID && !known[h.UID] {
+			return because(ReasonWaitingForDevices, "the devices of claim %s, which is gone, are not free yet", h.Claim.Name)
 		}
 	}
 	return fine

@@ -227,7 +227,10 @@ func (s *space) describe() {
 	for _, args := range [][]string{
 		{"get", "pods,resourceclaims", "-n", s.name, "-o", "wide"},
 		{"get", "events", "-n", s.name},
+		{"get", "gangclaims", "-n", s.name, "-o", "yaml"},
+		{"get", "devicetaintrules", "-o", "yaml"},
 		{"get", "pods", "-n", cluster.Namespace, "-o", "wide"},
+		{"logs", "-n", cluster.Namespace, "-l", cluster.ControllerLabel, "--tail=80", "--prefix"},
 	} {
 		out, err := the.Kubectl(s.ctx, args...)
 		s.Logf("kubectl %s\n%s%v", strings.Join(args, " "), out, err)

@@ -51,7 +51,7 @@ func (c *controller) gatherDevices(o *gang.Observation, plan *v1alpha1.GangPlan)
 	devices := placement.PlannedDevices(plan)
 	o.Holders = map[placement.DeviceID]gang.Holder{}
 	for id, h := range c.cluster.Holders(devices) {
-		o.Holders[id] = gang.Holder{Claim: types.NamespacedName{Namespace: h.Namespace, Name: h.Name}, UID: h.UID}
+		o.Holders[id] = gang.Holder{Claim: types.NamespacedName{Namespace: h.Namespace, Name: h.Name}, UID: h.UID, Gang: h.Gang}
 	}
 	o.Devices = c.problems(o, plan)
 	if plan.Step != v1alpha1.StepQuiescing {
@@ -73,7 +73,7 @@ func (c *controller) gatherDevices(o *gang.Observation, plan *v1alpha1.GangPlan)
 		for _, r := range claim.Status.Allocation.Devices.Results {
 			id := placement.DeviceID{Driver: r.Driver, Pool: r.Pool, Device: r.Device}
 			if slices.Contains(devices, id) {
-				o.Holders[id] = gang.Holder{Claim: keyOf(claim), UID: claim.UID}
+				o.Holders[id] = gang.Holder{Claim: keyOf(claim), UID: claim.UID, Gang: types.UID(claim.Labels[v1alpha1.GangLabel])}
 			}
 		}
 	}
