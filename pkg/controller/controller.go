@@ -13,8 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -34,6 +36,17 @@ import (
 
 // Name is the controller as the writer of fields, as the source of Events and as the holder of the lease.
 const Name = "switchyard-controller"
+
+const (
+	// minBackoff and maxBackoff are the times between two tries after errors, doubling.
+	minBackoff, maxBackoff = 10 * time.Millisecond, 10 * time.Second
+	// reconcileTimeout bounds one decision with all its writes: an API server that hangs must not keep
+	// a worker for ever.
+	reconcileTimeout = time.Minute
+	// shutdownTimeout bounds how long the leader waits for writes under way before it gives the lease
+	// back. Kubernetes kills the process 10 s after it was told to end.
+	shutdownTimeout = 5 * time.Second
+)
 
 // Config says how to run the controller.
 type Config struct {
@@ -82,6 +95,7 @@ func Run(ctx context.Context, config Config) error {
 		// Everything that is cancelled here has logs of its own.
 		BaseContext: func() context.Context { return klog.NewContext(context.Background(), logger) },
 	}
+	options.GracefulShutdownTimeout = ptr.To(shutdownTimeout)
 	options.Controller.SkipNameValidation = ptr.To(true) // several in one process, in tests
 	if lease := config.Lease; lease != nil {
 		options.LeaderElection = true
@@ -110,7 +124,9 @@ func add(ctx context.Context, m manager.Manager, config Config) error {
 		return err
 	}
 	for _, object := range cached() {
-		if _, err := m.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false)); err != nil {
+		if _, err := m.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false)); meta.IsNoMatchError(err) {
+			return fmt.Errorf("watch %T: %w: install the CustomResourceDefinitions of %s first", object, err, v1alpha1.GroupName)
+		} else if err != nil {
 			return fmt.Errorf("watch %T: %w", object, err)
 		}
 	}
@@ -175,7 +191,10 @@ func add(ctx context.Context, m manager.Manager, config Config) error {
 func addController(m manager.Manager, r *reconciler, looks <-chan event.TypedGenericEvent[types.NamespacedName], workers int, synced func() bool) error {
 	c, err := controller.New("gang", m, controller.Options{
 		MaxConcurrentReconciles: max(workers, 1),
-		Reconciler:              gate{r, synced},
+		// The default lets a gang whose eviction a budget forbids for a while wait a quarter of an hour.
+		RateLimiter:           workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minBackoff, maxBackoff),
+		ReconciliationTimeout: reconcileTimeout,
+		Reconciler:            gate{r, synced},
 		LogConstructor: func(request *reconcile.Request) klog.Logger {
 			if request == nil {
 				return m.GetLogger()

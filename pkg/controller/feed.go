@@ -130,7 +130,7 @@ func (f *feed) start(ctx context.Context, informers cache.Informers) error {
 			f.planner.Gone(gang)
 			f.deleted()
 		}),
-		follow(add, func(_, _ *schedulingv1.PriorityClass) { f.planner.Changed() }, func(*schedulingv1.PriorityClass) {}),
+		follow(add, func(_, _ *schedulingv1.PriorityClass) { f.planner.AskAgain() }, func(*schedulingv1.PriorityClass) { f.planner.AskAgain() }),
 	} {
 		if err != nil {
 			return err

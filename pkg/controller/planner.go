@@ -121,6 +121,19 @@ func (p *planner) Ask(gang placement.Gang) (placement.Decision, bool) {
 	return answer, true
 }
 
+// AskAgain brings all gangs up that wait: what they ask may have changed without a change to them.
+func (p *planner) AskAgain() {
+	p.mu.Lock()
+	var keys []types.NamespacedName
+	for _, q := range p.waiting {
+		keys = append(keys, q.key)
+	}
+	p.mu.Unlock()
+	for _, key := range keys {
+		p.answered(key)
+	}
+}
+
 // Forget ends a question: the gang does not wait any more.
 func (p *planner) Forget(uid types.UID) {
 	p.mu.Lock()

@@ -261,6 +261,18 @@ func TestPlannerTellsARefusalOnce(t *testing.T) {
 	})
 }
 
+func TestPlannerAsksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 0)
+		p.Ask(ask(gangNamed("a"), 0))
+		p.settle()
+		p.AskAgain()
+		if got := p.settle(); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("brought up %v, want the gang that waits", got)
+		}
+	})
+}
+
 func TestPlannerForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := runPlanner(t, 1)

@@ -5,6 +5,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -42,6 +43,9 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.metrics.conflicts.Inc()
 		klog.FromContext(ctx).V(3).Info("Refused because of a change, looking again", "err", err)
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
+	case err != nil && errors.Is(ctx.Err(), context.Canceled):
+		klog.FromContext(ctx).V(3).Info("Ended while deciding", "err", err)
+		return reconcile.Result{}, nil
 	case err != nil:
 		return reconcile.Result{}, err
 	}

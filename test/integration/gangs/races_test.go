@@ -290,3 +290,20 @@ func TestTheDeviceClassIsDeletedAfterThePlan(t *testing.T) {
 	e.together(pods, 4)
 	e.delete(class)
 }
+
+// What the controller relies on where it says which object it means.
+func TestThePatchOfAnObjectThatWasReplacedIsRefused(t *testing.T) {
+	e := newEnv(t, stock)
+	pod := e.pod("one", "")
+	pod.Spec.ResourceClaims, pod.Spec.Containers[0].Resources = nil, corev1.ResourceRequirements{}
+	e.create(pod)
+	err := e.client.Patch(t.Context(), pod, client.RawPatch(types.MergePatchType,
+		[]byte(`{"metadata":{"uid":"of-another","annotations":{"a":"b"}}}`)))
+	var status apierrors.APIStatus
+	if apierrors.IsConflict(err) {
+		return
+	}
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details.Causes[0].Field != "metadata.uid" {
+		t.Errorf("the patch = %v, want a conflict or that metadata.uid is wrong", err)
+	}
+}
