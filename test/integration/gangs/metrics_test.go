@@ -68,27 +68,15 @@ func TestMetricsAndProbes(t *testing.T) {
 	gang := e.gang("train", 2, 4)
 	pods := e.members("train", 2)
 	e.waits(gang, "NoFeasibleDomain")
-	_, body := get("/metrics")
-	for _, line := range strings.Split(body, "\n") {
-		if strings.HasPrefix(line, "switchyard_controller_") && strings.Contains(line, "{product") {
-			t.Log(line)
-		}
-	}
 	shows(
 		`switchyard_controller_gangs{state="Waiting"} 1`,
 		`switchyard_controller_plan_duration_seconds_count`,
 		`switchyard_controller_fence_tolerating_objects 0`,
 		`workqueue_depth`,
+		`switchyard_controller_devices{`+product+`,state="free"} 7`,
+		`switchyard_controller_nvswitch_domains{`+product+`,state="broken"} 1`,
+		`switchyard_controller_runnable_gangs{`+product+`,size="4"} 1`,
 	)
-	if strings.Contains(body, product) {
-		shows(
-			`switchyard_controller_devices{`+product+`,state="free"} 7`,
-			`switchyard_controller_nvswitch_domains{`+product+`,state="broken"} 1`,
-			`switchyard_controller_runnable_gangs{`+product+`,size="4"} 1`,
-		)
-	} else {
-		t.Errorf("no metric has %s", product)
-	}
 	if err := e.plane.kubelet.End(t.Context(), single, corev1.PodSucceeded); err != nil {
 		t.Fatal(err)
 	}

@@ -307,3 +307,58 @@ func TestThePatchOfAnObjectThatWasReplacedIsRefused(t *testing.T) {
 		t.Errorf("the patch = %v, want a conflict or that metadata.uid is wrong", err)
 	}
 }
+
+// Someone puts a template of their own where the gang's is about to be, and takes it away again.
+func TestTheTemplateIsReplacedWhileClaimsAreMade(t *testing.T) {
+	e := newEnv(t, stock, "a100-2x4")
+	gang := e.gang("train", 2, 4)
+	pods := e.members("train", 2)
+	e.diesAt("StatusReleasing")
+	foreign := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "train"}}
+	foreign.Spec.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: v1alpha1.DriverName, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 4,
+	}}}
+	e.create(foreign)
+	e.eventually("a member has a claim of the foreign template", func() error {
+		if e.get(pods[0]); len(claimNames(pods[0])) == 0 {
+			return errors.New("it has none")
+		}
+		return nil
+	})
+	e.start()
+	e.eventually("the gang is not started on it", func() error {
+		if e.get(gang); gang.Status.Plan != nil && gang.Status.Plan.Step == v1alpha1.StepReleasing {
+			return errors.New(describe(gang))
+		}
+		return nil
+	})
+	t.Log(describe(gang))
+	if e.get(foreign) {
+		e.delete(foreign)
+	}
+	e.running(pods...)
+	e.together(pods, 4)
+}
+
+// The scheduler may be allocating it at that moment.
+func TestAMembersClaimIsDeletedWhileItIsAllocated(t *testing.T) {
+	e := newEnv(t, stock, "a100-2x4")
+	gang := e.gang("train", 2, 4)
+	e.job("train", 2)
+	e.diesAt("CreateTemplate")
+	var claims resourceapi.ResourceClaimList
+	e.eventually("a claim is there", func() error {
+		if err := e.client.List(t.Context(), &claims, client.InNamespace(e.namespace)); err != nil {
+			return err
+		}
+		if len(claims.Items) == 0 {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+	e.delete(&claims.Items[0])
+	e.start()
+	pods := e.jobRuns("train", 2)
+	e.together(pods, 4)
+	e.reaches(gang, v1alpha1.StepHolding)
+}
