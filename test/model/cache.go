@@ -51,7 +51,7 @@ func (c *cache) watch(ch change) {
 		due = c.due[ch.kind]
 	}
 	c.due[ch.kind] = due
-	c.w.at(due, "", func() { c.reach(ch.kind, ch.version) })
+	c.w.at(due, func() { c.reach(ch.kind, ch.version) })
 }
 
 // reach delivers the changes of a kind up to a version: a reader waits for its own writes.

@@ -24,8 +24,7 @@ import (
 
 // Times within which what must not last is to end, while one controller runs undisturbed.
 const (
-	// sweptWithin is for templates and rules that no plan needs. Rules of a gang that is gone wait for a
-	// sweep, and for the claims of pods that are evicted.
+	// sweptWithin is for templates and rules that no plan needs.
 	sweptWithin = 12 * time.Second
 	// takenBackWithin is added to the deadline of a release.
 	takenBackWithin = 12 * time.Second
@@ -38,9 +37,10 @@ type device struct{ pool, name string }
 
 // history is what the checker knows of one plan.
 type history struct {
-	gang    types.UID
-	members int
-	devices map[device]bool
+	gang      types.UID
+	members   int
+	devices   map[device]bool
+	committed time.Time
 	// proven says that all members were allocated at one time.
 	proven bool
 	spec   resourceapi.ResourceClaimSpec
@@ -90,7 +90,7 @@ func (c *checker) seen(ch change) {
 	switch o := ch.after.(type) {
 	case *v1alpha1.GangClaim:
 		if p := o.Status.Plan; p != nil && c.plans[p.Hash] == nil {
-			h := &history{gang: o.UID, members: int(p.Members), devices: map[device]bool{}, spec: placement.ClaimSpec(o, p)}
+			h := &history{gang: o.UID, committed: c.w.now, members: int(p.Members), devices: map[device]bool{}, spec: placement.ClaimSpec(o, p)}
 			for _, d := range placement.PlannedDevices(p) {
 				h.devices[device{d.Pool, d.Device}] = true
 			}
@@ -327,26 +327,36 @@ func (c *checker) acts(by *controller, g *v1alpha1.GangClaim, a gang.Action) {
 	case gang.NeutralizeRules:
 		c.nothingWaits(a.Rules)
 	case gang.EvictPods:
-		for _, r := range a.Pods {
-			if p := get[*corev1.Pod](&c.w.api.objects, refKey(r)); p != nil && p.UID == r.UID && metav1.GetControllerOfNoCopy(p) == nil {
-				c.w.fail("bare pod %s is evicted", p.Name)
-			}
-			if p := get[*corev1.Pod](&c.w.api.objects, refKey(r)); p != nil && p.UID == r.UID && p.Status.Phase == corev1.PodRunning {
-				c.w.fail("pod %s is evicted while it runs", p.Name)
-			}
-		}
+		c.evicts(a.Pods)
 	case gang.DeleteClaims:
-		for _, r := range a.Claims {
-			o := get[*resourceapi.ResourceClaim](&c.w.api.objects, refKey(r))
-			if o == nil || o.UID != r.UID {
-				continue
-			}
-			if !ofGang(o) {
-				c.w.fail("claim %s of someone else is deleted", o.Name)
-			}
-			if o.Status.Allocation != nil && (o.ResourceVersion == r.ResourceVersion || c.w.fault == blindDelete) {
-				c.w.fail("claim %s is deleted while it is allocated", o.Name)
-			}
+		c.deletes(a.Claims)
+	}
+}
+
+// evicts checks that pods are evicted only that have a controller and do not run.
+func (c *checker) evicts(of []gang.Ref) {
+	for _, r := range of {
+		p := get[*corev1.Pod](&c.w.api.objects, refKey(r))
+		switch {
+		case p == nil || p.UID != r.UID:
+		case metav1.GetControllerOfNoCopy(p) == nil:
+			c.w.fail("bare pod %s is evicted", p.Name)
+		case p.Status.Phase == corev1.PodRunning:
+			c.w.fail("pod %s is evicted while it runs", p.Name)
+		}
+	}
+}
+
+// deletes checks that claims are deleted only that were made for a gang and are not allocated.
+func (c *checker) deletes(of []gang.Ref) {
+	for _, r := range of {
+		o := get[*resourceapi.ResourceClaim](&c.w.api.objects, refKey(r))
+		switch {
+		case o == nil || o.UID != r.UID:
+		case !ofGang(o):
+			c.w.fail("claim %s of someone else is deleted", o.Name)
+		case o.Status.Allocation != nil && (o.ResourceVersion == r.ResourceVersion || c.w.fault == blindDelete):
+			c.w.fail("claim %s is deleted while it is allocated", o.Name)
 		}
 	}
 }
@@ -388,9 +398,10 @@ func (c *checker) released(g *v1alpha1.GangClaim, t *resourceapi.ResourceClaimTe
 		if pod != nil && *pod.Spec.ResourceClaims[0].ResourceClaimTemplateName == g.Name {
 			return // a member
 		}
-		// One that was unschedulable may be decided on at any time: the fence is there, and Verify sees it.
+		// One that was unschedulable may be decided on at any time: the fence is there, and Verify sees it. One
+		// that is new may not have been seen yet.
 		if h.devices[device{d.Pool, d.Device}] && pod != nil && !podUnschedulable(pod) && c.w.now.Sub(b.decided) < gang.QuiesceFor &&
-			c.w.now.Sub(b.decided) > 300*time.Millisecond && pod.DeletionTimestamp == nil && c.lives(b) {
+			pod.DeletionTimestamp == nil && c.older(b, h.committed.Add(-time.Second)) {
 			c.w.fail("gang %s is released while kube-scheduler has decided to give device %s of %s to pod %s", g.Name, d.Device, d.Pool, b.pod.Name)
 		}
 	})
@@ -491,8 +502,11 @@ func (c *checker) lasting() map[string]time.Duration {
 		g := gangs[gangOf(r)]
 		if g == nil || g.Status.Plan == nil || g.Status.Plan.Step == v1alpha1.StepTakingBack || g.Status.Plan.Step == v1alpha1.StepUnfencing {
 			limit := sweptWithin
-			if c.claimsLeft(gangOf(r)) {
+			switch {
+			case c.claimsLeft(gangOf(r)):
 				limit = time.Minute // nodes that are lost keep pods
+			case g == nil:
+				limit += sweepInterval // it may be made a moment after the GangClaim is gone
 			}
 			out["rule "+r.Name+" has no plan"] = limit
 		}
@@ -516,7 +530,7 @@ func (c *checker) template(out map[string]time.Duration, t *resourceapi.Resource
 	if g == nil || g.Status.Plan == nil || g.Status.Plan.Hash != hash || g.Status.Plan.Step != v1alpha1.StepReleasing {
 		limit := templateWithin
 		if g == nil {
-			limit = sweptWithin
+			limit = sweptWithin + sweepInterval
 		}
 		out[fmt.Sprintf("template %s of plan %s exists without a plan", t.Name, hash)] = limit
 		return
@@ -566,10 +580,11 @@ func (c *checker) podOf(claim *resourceapi.ResourceClaim) *corev1.Pod {
 	return pod
 }
 
-// lives says whether all claims that a decision is about still exist.
-func (c *checker) lives(b *binding) bool {
+// older says whether all claims that a decision is about still exist, and existed at a time.
+func (c *checker) older(b *binding, than time.Time) bool {
 	for i, name := range b.names {
-		if o := get[*resourceapi.ResourceClaim](&c.w.api.objects, name); o == nil || o.UID != b.claims[i] || o.DeletionTimestamp != nil {
+		o := get[*resourceapi.ResourceClaim](&c.w.api.objects, name)
+		if o == nil || o.UID != b.claims[i] || o.DeletionTimestamp != nil || c.born[o.UID].After(than) {
 			return false
 		}
 	}

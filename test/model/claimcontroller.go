@@ -63,9 +63,9 @@ func (c *claimController) seen(ch change) {
 			}
 		}
 	case *resourceapi.ResourceClaim:
-		c.w.after(c.w.writeTime(), "", func() { c.release(ch.key) })
+		c.w.after(c.w.writeTime(), func() { c.release(ch.key) })
 		if ch.before == nil || ch.after == nil {
-			c.w.after(c.w.between(10*time.Millisecond, 500*time.Millisecond), "", c.countQuota)
+			c.w.after(c.w.between(10*time.Millisecond, 500*time.Millisecond), c.countQuota)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func (c *claimController) countQuota() {
 }
 
 func (c *claimController) soon(pod key, uid types.UID) {
-	c.w.after(c.w.writeTime(), "", func() { c.sync(pod, uid) })
+	c.w.after(c.w.writeTime(), func() { c.sync(pod, uid) })
 }
 
 // sync makes the claims that a pod lacks.
@@ -118,14 +118,14 @@ func (c *claimController) sync(name key, uid types.UID) {
 			c.failed[name]++
 			backoff := min(5*time.Millisecond<<min(c.failed[name], 20), 1000*time.Second)
 			c.w.logf("claim controller: no claim for pod %s: %v; again in %s", name.Name, err, backoff)
-			c.w.after(backoff, "", func() { c.sync(name, uid) })
+			c.w.after(backoff, func() { c.sync(name, uid) })
 			return
 		}
 		c.w.logf("claim controller: claim %s for pod %s", claim.Name, name.Name)
 		delete(c.failed, name)
 		c.made[madeFor{pod.UID, ref.Name}] = c.w.now
 		c.cache.reach(claims, c.w.api.version)
-		c.w.after(c.w.writeTime(), "", func() { c.record(pod, ref.Name, claim.Name) })
+		c.w.after(c.w.writeTime(), func() { c.record(pod, ref.Name, claim.Name) })
 	}
 }
 

@@ -68,7 +68,7 @@ func (w *world) crash(down time.Duration) {
 	old := w.leader
 	old.stop()
 	w.checker.disturb()
-	w.after(down, "", func() {
+	w.after(down, func() {
 		if w.leader == old {
 			w.leader = newController(w)
 			w.checker.disturb()
@@ -86,7 +86,7 @@ func (w *world) loseLease() {
 	old.stale, old.cache.frozen = true, true
 	w.leader = newController(w)
 	w.checker.disturb()
-	w.after(w.between(100*time.Millisecond, 8*time.Second), "", func() {
+	w.after(w.between(100*time.Millisecond, 8*time.Second), func() {
 		old.stop()
 		w.checker.disturb()
 		w.logf("controller %d ends", old.id)
@@ -100,7 +100,7 @@ func (c *controller) stop() {
 
 // after is world.after, unless the controller is killed before.
 func (c *controller) after(d time.Duration, do func()) {
-	c.w.after(d, "", func() {
+	c.w.after(d, func() {
 		if !c.dead {
 			do()
 		}
@@ -152,32 +152,39 @@ func (c *controller) seen(ch change) {
 			c.cluster.SetRule(o)
 		}
 		c.supply = true
+	default:
+		c.seenSupply(ch)
+	}
+	c.planner.changed()
+	c.look()
+}
+
+// seenSupply feeds devices, nodes, classes and quotas.
+func (c *controller) seenSupply(ch change) {
+	switch o := ch.object().(type) {
 	case *corev1.Node:
 		if ch.after == nil {
 			c.cluster.DeleteNode(ch.key.Name)
 		} else {
 			c.cluster.SetNode(o)
 		}
-		c.supply = true
 	case *resourceapi.ResourceSlice:
 		c.cluster.SetSlice(o)
-		c.supply = true
 	case *resourceapi.DeviceClass:
 		if ch.after == nil {
 			c.cluster.DeleteClass(ch.key.Name)
 		} else {
 			c.cluster.SetClass(o)
 		}
-		c.supply = true
 	case *corev1.ResourceQuota:
 		if ch.after == nil {
 			c.cluster.DeleteQuota(ch.key)
 		} else {
 			c.cluster.SetQuota(o)
 		}
+		return
 	}
-	c.planner.changed()
-	c.look()
+	c.supply = true
 }
 
 // look brings up the gangs with a plan, once for each burst of changes.

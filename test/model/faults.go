@@ -50,17 +50,20 @@ const (
 // faults are all of them, with what users do more often so that each is caught soon.
 var faults = map[fault]map[string]int{
 	noStartGate:   nil,
-	noQuiesce:     {"create singles": 6, "finish a workload": 3},
+	noQuiesce:     {"create singles": 4, "finish a workload": 6, "restart the scheduler": 0},
 	noFence:       nil,
 	noNeutral:     nil,
 	templateStays: nil,
-	noTakeBack:    {"set a quota": 15, "lose a GPU": 5},
+	noTakeBack: {
+		"name a template": 10, "surge": 10, "create a gang": 3, "finish a workload": 3, "kill the controller": 0, "lose the lease": 0,
+		"wipe a status": 0, "replace a gang": 0, "delete a rule": 0, "change a rule": 0, "delete a claim": 0,
+	},
 	noEviction:    {"lose a GPU": 8, "set a quota": 5},
 	noTouch:       {"set a quota": 15},
 	actionsFirst:  nil,
 	blindStatus:   {"lose the lease": 12},
 	blindDelete:   {"lose a GPU": 8, "delete a pod": 2},
-	noReservation: {"create a gang": 3, "finish a workload": 3},
+	noReservation: {"create a gang": 12, "finish a workload": 10, "delete a gang": 5, "create singles": 0},
 	noSweep:       {"replace a gang": 8},
 	rulesStay:     nil,
 	neverReady:    nil,
@@ -68,7 +71,7 @@ var faults = map[fault]map[string]int{
 }
 
 // caughtWithin is how many seeds may pass before a fault is caught.
-const caughtWithin = 60
+const caughtWithin = 150
 
 // drops says which actions a fault leaves out.
 func (f fault) drops(a gang.Action) bool {

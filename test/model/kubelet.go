@@ -46,7 +46,7 @@ func newKubelet(w *world) *kubelet {
 }
 
 func (k *kubelet) soon(pod key, uid types.UID) {
-	k.w.after(k.w.between(2*time.Millisecond, 30*time.Millisecond), "", func() { k.sync(pod, uid) })
+	k.w.after(k.w.between(2*time.Millisecond, 30*time.Millisecond), func() { k.sync(pod, uid) })
 }
 
 func (k *kubelet) sync(name key, uid types.UID) {
@@ -61,7 +61,7 @@ func (k *kubelet) sync(name key, uid types.UID) {
 	node := get[*corev1.Node](&k.w.api.objects, key{Name: pod.Spec.NodeName})
 	switch {
 	case node == nil: // pod garbage collection
-		k.w.after(20*time.Second, "", func() {
+		k.w.after(20*time.Second, func() {
 			if get[*corev1.Node](&k.w.api.objects, key{Name: pod.Spec.NodeName}) == nil {
 				k.w.api.expunge(name, uid)
 			}
@@ -70,10 +70,10 @@ func (k *kubelet) sync(name key, uid types.UID) {
 	case over(pod):
 		k.unprepare(uid)
 		if pod.DeletionTimestamp != nil {
-			k.w.after(k.w.between(10*time.Millisecond, 100*time.Millisecond), "", func() { k.w.api.expunge(name, uid) })
+			k.w.after(k.w.between(10*time.Millisecond, 100*time.Millisecond), func() { k.w.api.expunge(name, uid) })
 		}
 	case pod.DeletionTimestamp != nil:
-		k.w.after(k.w.between(200*time.Millisecond, 400*time.Millisecond), "", func() { k.end(name, uid, corev1.PodFailed) })
+		k.w.after(k.w.between(200*time.Millisecond, 400*time.Millisecond), func() { k.end(name, uid, corev1.PodFailed) })
 	case pod.Status.Phase == corev1.PodPending:
 		k.run(pod)
 	}

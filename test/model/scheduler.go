@@ -157,7 +157,7 @@ func (s *scheduler) activate(pod key) {
 func (s *scheduler) wake() {
 	for _, pod := range sortedKeys(s.waiting) {
 		delete(s.waiting, pod)
-		s.w.after(s.w.between(0, 3*time.Second), "", func() {
+		s.w.after(s.w.between(0, 3*time.Second), func() {
 			if !s.cache.dead {
 				s.activate(pod)
 			}
@@ -174,7 +174,7 @@ func (s *scheduler) kick() {
 	if s.w.chance(0.02) {
 		pause = s.w.between(10*time.Millisecond, time.Second)
 	}
-	s.w.after(pause, "", func() {
+	s.w.after(pause, func() {
 		s.cycling = false
 		if s.cache.dead || len(s.active) == 0 {
 			return
@@ -260,7 +260,7 @@ func (s *scheduler) attempt(name key) {
 	s.bindings[pod.UID] = b
 	s.w.logf("kube-scheduler: pod %s to %s, decided%s", name.Name, b.node, describe(b.results))
 	s.w.checker.decided(s, unallocated, b)
-	s.w.after(s.late(), "", func() { s.reserve(b, podClaims) })
+	s.w.after(s.late(), func() { s.reserve(b, podClaims) })
 }
 
 func describe(results []resourceapi.AllocationResult) string {
@@ -391,7 +391,7 @@ func (l classLister) Get(name string) (*resourceapi.DeviceClass, error) {
 func (s *scheduler) unschedulable(pod *corev1.Pod, why string) {
 	name := keyOf(pod)
 	s.waiting[name] = true
-	s.w.after(s.w.writeTime(), "", func() {
+	s.w.after(s.w.writeTime(), func() {
 		if s.cache.dead {
 			return
 		}
@@ -430,7 +430,7 @@ func (s *scheduler) reserve(b *binding, podClaims []*resourceapi.ResourceClaim) 
 			}
 		}))
 	}
-	s.w.after(s.w.writeTime(), "", func() {
+	s.w.after(s.w.writeTime(), func() {
 		if b.dead {
 			return
 		}
@@ -456,7 +456,7 @@ func (s *scheduler) reserve(b *binding, podClaims []*resourceapi.ResourceClaim) 
 		if s.w.chance(0.02) { // a volume
 			wait, fails = s.w.between(time.Second, 30*time.Second), s.w.chance(0.5)
 		}
-		s.w.after(wait, "", func() { s.bind(b, fails) })
+		s.w.after(wait, func() { s.bind(b, fails) })
 	})
 }
 

@@ -17,7 +17,11 @@ import (
 )
 
 // users do what users, operators and hardware do.
-type users struct{ w *world }
+type users struct {
+	w *world
+	// pace is the mean time between two operations.
+	pace time.Duration
+}
 
 // operation is one of the things that users do; it says what it did, "" for nothing.
 type operation struct {
@@ -67,12 +71,16 @@ func (u *users) begin() {
 	for _, count := range []int{1, 2, 4} {
 		u.w.must(create(u.w.api, singleTemplate(count)))
 	}
+	u.pace = u.w.pace
+	if u.pace == 0 {
+		u.pace = anyOf(u, 300*time.Millisecond, time.Second, 3*time.Second, 10*time.Second)
+	}
 	u.schedule()
 }
 
 func (u *users) schedule() {
-	pause := time.Duration(u.w.rand.ExpFloat64() * float64(900*time.Millisecond))
-	u.w.after(min(pause, 20*time.Second), "", func() {
+	pause := time.Duration(u.w.rand.ExpFloat64() * float64(u.pace))
+	u.w.after(min(pause, time.Minute), func() {
 		if u.w.quiet {
 			return
 		}
@@ -82,7 +90,12 @@ func (u *users) schedule() {
 }
 
 func (u *users) operate() {
-	weight := func(o operation) int { return o.weight * max(1, u.w.often[o.name]) }
+	weight := func(o operation) int {
+		if factor, ok := u.w.often[o.name]; ok {
+			return o.weight * factor
+		}
+		return o.weight
+	}
 	total := 0
 	for _, o := range operations {
 		total += weight(o)
@@ -159,7 +172,9 @@ func (u *users) createGang() string {
 		cpu: int64(anyOf(u, 100, 1000, 4000)), twice: u.w.rand.IntN(40) == 0,
 	}
 	makeGang := func() {
-		_, _ = create(u.w.api, g) // there may be one by now
+		if !u.w.quiet {
+			_, _ = create(u.w.api, g) // there may be one by now
+		}
 	}
 	makePods := func() {
 		if !u.w.quiet {
@@ -169,10 +184,10 @@ func (u *users) createGang() string {
 	later := anyOf(u, 0, 0, u.w.between(0, 5*time.Second))
 	if u.w.rand.IntN(4) == 0 {
 		makePods()
-		u.w.after(later, "", makeGang)
+		u.w.after(later, makeGang)
 	} else {
 		makeGang()
-		u.w.after(later, "", makePods)
+		u.w.after(later, makePods)
 	}
 	return fmt.Sprintf("creates gang %s of %d × %d, each in one %s, all in %s, %s, with %d %s pods", name, g.Spec.Members, g.Spec.DevicesPerMember,
 		g.Spec.Topology.Member, g.Spec.Topology.Gang, g.Spec.Topology.Mode, replicas, l.keeper)
@@ -256,7 +271,7 @@ func (w *world) finish(l *workload) {
 			w.kubelet.end(keyOf(p), p.UID, corev1.PodSucceeded)
 		}
 	}
-	w.after(w.between(0, 2*time.Second), "", func() { w.workloads.drop(l) })
+	w.after(w.between(0, 2*time.Second), func() { w.workloads.drop(l) })
 }
 
 func (u *users) recreateBare() string {
@@ -294,8 +309,8 @@ func (u *users) foreignPod() string {
 		return ""
 	}
 	l := u.w.workloads.add(workload{keeper: anyOf(u, bare, job), template: g.Name, replicas: 1, cpu: 100})
-	u.w.after(u.w.between(0, 10*time.Second), "", func() {
-		if u.w.workloads.all[l.name] != nil {
+	u.w.after(u.w.between(0, anyOf(u, 10*time.Second, time.Minute)), func() {
+		if !u.w.quiet && u.w.workloads.all[l.name] != nil {
 			u.w.workloads.drop(l)
 		}
 	})
@@ -459,7 +474,7 @@ func (u *users) replaceGang() string {
 	}
 	u.w.checker.disturb()
 	if t := get[*resourceapi.ResourceClaimTemplate](&u.w.api.objects, keyOf(g)); t != nil && len(t.OwnerReferences) > 0 {
-		u.w.after(u.w.between(10*time.Millisecond, time.Second), "", func() {
+		u.w.after(u.w.between(10*time.Millisecond, time.Second), func() {
 			_ = remove[*resourceapi.ResourceClaimTemplate](u.w.api, keyOf(t), preconditions{uid: t.UID}) // garbage collection
 		})
 	}
@@ -540,7 +555,7 @@ func (u *users) foreignTemplate() string {
 	if err != nil {
 		return ""
 	}
-	u.w.after(u.w.between(time.Second, 10*time.Second), "", func() {
+	u.w.after(u.w.between(time.Second, 10*time.Second), func() {
 		_ = remove[*resourceapi.ResourceClaimTemplate](u.w.api, keyOf(stored), preconditions{uid: stored.UID})
 	})
 	return "creates a template of their own: " + name
@@ -577,7 +592,7 @@ func (u *users) gatePod() string {
 	if err != nil {
 		return ""
 	}
-	u.w.after(u.w.between(time.Second, 8*time.Second), "", func() {
+	u.w.after(u.w.between(time.Second, 8*time.Second), func() {
 		_, _ = update(u.w.api, keyOf(stored), preconditions{uid: stored.UID}, func(p *corev1.Pod) { p.Spec.SchedulingGates = nil })
 	})
 	return "replaces pod " + p.Name + " by one with a scheduling gate"

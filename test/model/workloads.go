@@ -101,7 +101,7 @@ func (ws *workloads) pods(name string) []*corev1.Pod {
 
 func (ws *workloads) soon(name string) {
 	if l := ws.all[name]; l != nil && l.keeper != bare {
-		ws.w.after(ws.w.between(5*1e6, 100*1e6), "", func() { ws.sync(name) })
+		ws.w.after(ws.w.between(5*1e6, 100*1e6), func() { ws.sync(name) })
 	}
 }
 

@@ -28,6 +28,10 @@ type options struct {
 	trace io.Writer
 	// often says which operations of users are how many times as frequent.
 	often map[string]int
+	// pace is the mean time between two operations of users; 0 for a random one.
+	pace time.Duration
+	// lag is how often a watch is slow; 0 for a random rate.
+	lag float64
 }
 
 // world is one run: a cluster, everything that works on it, and the clock.
@@ -60,6 +64,9 @@ var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func newWorld(o options) *world {
 	w := &world{options: o, rand: rand.New(rand.NewPCG(o.seed, 0x5177c4a7d)), now: start}
+	if w.lag == 0 {
+		w.lag = []float64{0.02, 0.02, 0.02, 0.25}[w.rand.IntN(4)]
+	}
 	w.api = &apiServer{objects: newObjects(), now: func() time.Time { return w.now }}
 	w.checker = newChecker(w)
 	w.api.watchers = append(w.api.watchers, w.checker.seen)
@@ -74,12 +81,12 @@ func newWorld(o options) *world {
 }
 
 // at has something happen, in the order of time and then of calls.
-func (w *world) at(when time.Time, what string, do func()) {
+func (w *world) at(when time.Time, do func()) {
 	w.serie++
-	heap.Push(&w.queue, &event{at: when, serie: w.serie, what: what, do: do})
+	heap.Push(&w.queue, &event{at: when, serie: w.serie, do: do})
 }
 
-func (w *world) after(d time.Duration, what string, do func()) { w.at(w.now.Add(d), what, do) }
+func (w *world) after(d time.Duration, do func()) { w.at(w.now.Add(d), do) }
 
 // next lets one thing happen, and checks what must hold. It says whether anything was left to happen
 // before limit.
@@ -90,9 +97,6 @@ func (w *world) next(limit time.Time) bool {
 	e := heap.Pop(&w.queue).(*event)
 	if e.at.After(w.now) {
 		w.now = e.at
-	}
-	if e.what != "" {
-		w.logf("%s", e.what)
 	}
 	e.do()
 	w.done++
@@ -136,7 +140,7 @@ func (w *world) between(least, most time.Duration) time.Duration {
 
 // watchLag is how long a watch takes.
 func (w *world) watchLag() time.Duration {
-	if w.chance(0.02) {
+	if w.chance(w.lag) {
 		return w.between(20*time.Millisecond, 800*time.Millisecond)
 	}
 	return w.between(time.Millisecond, 15*time.Millisecond)
@@ -163,7 +167,6 @@ func pick[T any](w *world, of []T) (T, bool) {
 type event struct {
 	at    time.Time
 	serie int
-	what  string
 	do    func()
 }
 
