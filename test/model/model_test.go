@@ -15,7 +15,7 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("model.seed", 0, "run this seed only")
-	seedsFlag = flag.Uint64("model.seeds", 25, "how many seeds to run, from 1 or -model.from")
+	seedsFlag = flag.Uint64("model.seeds", 20, "how many seeds to run, from 1 or -model.from")
 	fromFlag  = flag.Uint64("model.from", 1, "the first seed to run")
 	stepsFlag = flag.Int("model.steps", 6000, "how many events happen before users stop")
 	soakFlag  = flag.Duration("model.soak", 0, "run seeds for so long")
@@ -25,6 +25,7 @@ var (
 // TestModel runs seeds: whatever users, hardware, crashes and races do, what must hold holds; and once they
 // stop, every gang that fits runs, and nothing is left when all is deleted.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	began := time.Now()
 	first, last := *fromFlag, *fromFlag+*seedsFlag-1
 	if *seedFlag != 0 {
@@ -73,6 +74,7 @@ func shrink(o options) int {
 
 // TestSameSeedSameRun is what replaying rests on.
 func TestSameSeedSameRun(t *testing.T) {
+	t.Parallel()
 	var one, two bytes.Buffer
 	play(options{seed: 7, steps: 1500, trace: &one})
 	play(options{seed: 7, steps: 1500, trace: &two})
@@ -98,6 +100,7 @@ func TestFaultsAreCaught(t *testing.T) {
 		}
 	}) {
 		t.Run(string(f), func(t *testing.T) {
+			t.Parallel()
 			for seed := 1; seed <= caughtWithin; seed++ {
 				o := options{seed: uint64(seed), steps: 4000, fault: f, often: faults[f], pace: 300 * time.Millisecond}
 				if f == noReservation {
