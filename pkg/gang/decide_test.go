@@ -791,15 +791,31 @@ func TestLongMessagesFitAnEvent(t *testing.T) {
 	}
 }
 
-// Claims come from one cache and holders from another: that of p1 is gone from the first and still in the second.
+// Claims come from one cache and holders from another: that of p1 is gone from the first, or has no allocation there
+// any more, and is still in the second.
 func TestReplacementWaitsForAClaimThatIsGoneFromOneCacheOnly(t *testing.T) {
+	for name, remove := range map[string]func(*gangtest.World, *resourceapi.ResourceClaim){
+		"gone": func(w *gangtest.World, c *resourceapi.ResourceClaim) { delete(w.Claims, c.Name) },
+		"deallocated": func(w *gangtest.World, c *resourceapi.ResourceClaim) {
+			c.Status = resourceapi.ResourceClaimStatus{}
+			w.Claims[c.Name] = c
+		},
+	} {
+		t.Run(name, func(t *testing.T) { wantHeld(t, remove) })
+	}
+}
+
+func wantHeld(t *testing.T, remove func(*gangtest.World, *resourceapi.ResourceClaim)) {
+	t.Helper()
 	w := gangWorld("job")
 	holding := step("g", v1alpha1.StepHolding)
 	if ok, err := w.Run(10*time.Minute, func() bool { return holding(w) }); !ok || err != nil {
 		t.Fatalf("the gang does not run: %v", err)
 	}
 	before := w.Observe("g")
+	claim := w.ClaimOf(w.Pods["p1"]).DeepCopy()
 	w.RemovePod("p1")
+	remove(w, claim)
 	w.AddPod("q1", "g", "job")
 	o := w.Observe("g")
 	o.Holders, o.Placement = before.Holders, nil

@@ -184,10 +184,12 @@ func (v *view) devicesComeFree() verdict {
 		live[m.pod.UID] = true
 	}
 	reserved := v.reserved()
-	known := map[types.UID]bool{}
+	ofLive := map[types.UID]bool{}
 	for _, c := range v.Claims {
-		known[c.UID] = true
 		owner := metav1.GetControllerOfNoCopy(c)
+		if owner != nil && live[owner.UID] {
+			ofLive[c.UID] = true
+		}
 		if !v.ours(c) || owner == nil || live[owner.UID] {
 			continue
 		}
@@ -197,11 +199,11 @@ func (v *view) devicesComeFree() verdict {
 			}
 		}
 	}
-	// Claims and holders may be seen at different moments: a claim of this gang that is only in one of them is
-	// going or coming.
+	// Claims and holders are seen at different moments: a claim that has lost its allocation, or is gone, may
+	// still be a holder.
 	for _, d := range reserved {
-		if h, held := v.Holders[d]; held && h.Gang == v.Claim.UID && !known[h.UID] {
-			return because(ReasonWaitingForDevices, "the devices of claim %s, which is gone, are not free yet", h.Claim.Name)
+		if h, held := v.Holders[d]; held && h.Gang == v.Claim.UID && !ofLive[h.UID] {
+			return because(ReasonWaitingForDevices, "the devices of claim %s, whose pod is lost, are not free yet", h.Claim.Name)
 		}
 	}
 	return fine

@@ -5,8 +5,10 @@ package cluster
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -117,12 +119,16 @@ func (c *Cluster) InstallShipped(ctx context.Context) error {
 }
 
 func (c *Cluster) install(ctx context.Context, overlay, tag, program string) error {
-	for name, image := range map[string][]string{
-		filepath.Base(overlay): {tag, program, "bin/nvidia-cdi-hook"},
-		"controller":           {"localhost/switchyard-controller:dev", "bin/switchyard-controller"},
-	} {
-		archive := filepath.Join(c.root, "build", name+".tar")
-		if _, err := c.localcluster(ctx, append([]string{"image", "build", "--output", archive, "--tag"}, image...)...); err != nil {
+	parts := []struct {
+		workload, archive string
+		image             []string // tag and programs
+	}{
+		{"daemonset/" + pluginDaemonSet, filepath.Base(overlay), []string{tag, program, "bin/nvidia-cdi-hook"}},
+		{"deployment/" + controllerDeployment, "controller", []string{"localhost/switchyard-controller:dev", "bin/switchyard-controller"}},
+	}
+	for _, part := range parts {
+		archive := filepath.Join(c.root, "build", part.archive+".tar")
+		if _, err := c.localcluster(ctx, append([]string{"image", "build", "--output", archive, "--tag"}, part.image...)...); err != nil {
 			return err
 		}
 		if _, err := c.localcluster(ctx, "image", "load", archive); err != nil {
@@ -131,6 +137,17 @@ func (c *Cluster) install(ctx context.Context, overlay, tag, program string) err
 	}
 	if _, err := c.Kubectl(ctx, "apply", "-k", overlay); err != nil {
 		return err
+	}
+	// On a cluster that was kept the tag is the same and the program may be another.
+	for _, part := range parts {
+		raw, err := os.ReadFile(filepath.Join(c.root, part.image[1]))
+		if err != nil {
+			return err
+		}
+		patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"program":"%x"}}}}}`, sha256.Sum256(raw))
+		if _, err := c.Kubectl(ctx, "patch", "-n", Namespace, part.workload, "-p", patch); err != nil {
+			return err
+		}
 	}
 	if err := c.WaitPlugins(ctx, rolloutTimeout); err != nil {
 		return err
