@@ -16,9 +16,10 @@ import (
 
 // Paths from the repository's root, where the benchmarks run.
 const (
-	localcluster = "bin/localcluster"
-	simulator    = "bin/switchyard-sim"
-	manifests    = "deployments/manifests"
+	localcluster      = "bin/localcluster"
+	simulator         = "bin/switchyard-sim"
+	controllerProgram = "bin/switchyard-controller"
+	manifests         = "deployments/manifests"
 )
 
 // Lab is what benchmarks run on. Its parts are started when they are first asked for, and are shared.
@@ -27,6 +28,9 @@ type Lab struct {
 	dir     string
 	cluster *controlplane.ControlPlane
 	nodes   int
+	gangs   *gangCluster
+	// namespaces counts them, so that names are used once.
+	namespaces int
 }
 
 func newLab(log io.Writer) *Lab { return &Lab{log: log} }
@@ -36,30 +40,47 @@ func (l *Lab) Cluster(ctx context.Context) (*controlplane.ControlPlane, error) {
 	if l.cluster != nil {
 		return l.cluster, l.cluster.Err()
 	}
-	binaries, err := controlplane.Binaries(ctx, localcluster, l.log)
+	var err error
+	l.cluster, l.dir, err = l.startCluster(ctx, controlplane.Options{})
+	return l.cluster, err
+}
+
+// startCluster starts a control plane in a new directory and applies the manifests.
+func (l *Lab) startCluster(ctx context.Context, o controlplane.Options) (_ *controlplane.ControlPlane, dir string, err error) {
+	if o.BinDir, err = controlplane.Binaries(ctx, localcluster, l.log); err != nil {
+		return nil, "", err
+	}
+	if o.Dir, err = os.MkdirTemp("/tmp", "sy"); err != nil {
+		return nil, "", err
+	}
+	cluster, err := controlplane.Start(ctx, o)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	if l.dir, err = os.MkdirTemp("/tmp", "sy"); err != nil {
-		return nil, err
+	if err := cluster.Apply(ctx, manifests); err != nil {
+		return nil, "", errors.Join(err, cluster.Stop())
 	}
-	cluster, err := controlplane.Start(ctx, controlplane.Options{BinDir: binaries, Dir: l.dir})
-	if err != nil {
-		return nil, err
+	return cluster, o.Dir, nil
+}
+
+// stopCluster removes the directory, unless a program had ended by itself: then the logs are worth keeping.
+func stopCluster(cluster *controlplane.ControlPlane, dir string) error {
+	if err := cluster.Stop(); err != nil {
+		return fmt.Errorf("%w (logs in %s)", err, dir)
 	}
-	l.cluster = cluster
-	return cluster, cluster.Apply(ctx, manifests)
+	return os.RemoveAll(dir)
 }
 
 // Close ends what was started.
 func (l *Lab) Close() error {
-	if l.cluster == nil {
-		return nil
+	var errs []error
+	if l.gangs != nil {
+		errs = append(errs, l.gangs.Close())
 	}
-	if err := l.cluster.Stop(); err != nil {
-		return err // the logs are worth keeping
+	if l.cluster != nil {
+		errs = append(errs, stopCluster(l.cluster, l.dir))
 	}
-	return os.RemoveAll(l.dir)
+	return errors.Join(errs...)
 }
 
 // milliseconds is how durations are sampled.

@@ -32,11 +32,15 @@ type gpuNode struct {
 }
 
 // GPUNode makes a node without starting the plugin.
-func (l *Lab) GPUNode(ctx context.Context) (_ *gpuNode, err error) {
+func (l *Lab) GPUNode(ctx context.Context) (*gpuNode, error) {
 	cluster, err := l.Cluster(ctx)
 	if err != nil {
 		return nil, err
 	}
+	return l.gpuNodeOf(ctx, cluster)
+}
+
+func (l *Lab) gpuNodeOf(ctx context.Context, cluster *controlplane.ControlPlane) (_ *gpuNode, err error) {
 	l.nodes++
 	name := fmt.Sprintf("bench-%d", l.nodes)
 	machine, err := plugin.NewNode(name, "hgx-h100")

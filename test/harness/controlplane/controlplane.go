@@ -92,7 +92,7 @@ func Start(ctx context.Context, o Options) (_ *ControlPlane, err error) {
 	if err := cp.writeCredentials(); err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(3)
+	ports, err := FreePorts(3)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func (cp *ControlPlane) runControllers(o Options) error {
 	if err := cp.WriteKubeconfig(kubeconfig, adminToken); err != nil {
 		return err
 	}
-	ports, err := freePorts(2)
+	ports, err := FreePorts(2)
 	if err != nil {
 		return err
 	}
@@ -243,8 +243,8 @@ func (cp *ControlPlane) writeCredentials() error {
 	return nil
 }
 
-// freePorts returns n TCP ports of 127.0.0.1 that nobody listens on.
-func freePorts(n int) ([]int, error) {
+// FreePorts returns n TCP ports of 127.0.0.1 that nobody listens on.
+func FreePorts(n int) ([]int, error) {
 	ports := make([]int, 0, n)
 	for range n {
 		// All stay open until the last one is found, so that no port comes twice.

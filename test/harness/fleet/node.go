@@ -105,6 +105,27 @@ func Add(ctx context.Context, client kubernetes.Interface, n Node) (err error) {
 	if _, err := client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		return err
 	}
+	if err := SetReady(ctx, client, n); err != nil {
+		return err
+	}
+	if n.Profile == "" {
+		return nil
+	}
+	inventory, err := Inventory(ctx, n.Name, n.Profile)
+	if err != nil {
+		return err
+	}
+	for _, slice := range Slices(inventory) {
+		if _, err := client.ResourceV1().ResourceSlices().Create(ctx, &slice, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SetReady gives a Node object its labels and its capacity and lets pods be scheduled to it, as a kubelet and
+// the node lifecycle controller do.
+func SetReady(ctx context.Context, client kubernetes.Interface, n Node) error {
 	status, err := json.Marshal(map[string]any{"status": corev1.NodeStatus{
 		Capacity:    capacity(n),
 		Allocatable: capacity(n),
@@ -121,26 +142,16 @@ func Add(ctx context.Context, client kubernetes.Interface, n Node) (err error) {
 	}
 	// Admission taints a new node as not ready; the node lifecycle controller, which does not run, would
 	// take that off again. Other controllers are writing the new node, too.
-	taints, err := json.Marshal(map[string]any{"spec": map[string]any{"taints": n.Taints}})
+	spec := map[string]any{"spec": map[string]any{"taints": n.Taints}}
+	if len(n.Labels) > 0 {
+		spec["metadata"] = map[string]any{"labels": n.Labels}
+	}
+	patch, err := json.Marshal(spec)
 	if err != nil {
 		return err
 	}
-	if _, err := client.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, taints, metav1.PatchOptions{}); err != nil {
-		return err
-	}
-	if n.Profile == "" {
-		return nil
-	}
-	inventory, err := Inventory(ctx, n.Name, n.Profile)
-	if err != nil {
-		return err
-	}
-	for _, slice := range Slices(inventory) {
-		if _, err := client.ResourceV1().ResourceSlices().Create(ctx, &slice, metav1.CreateOptions{}); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = client.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }
 
 // Remove deletes a node and its ResourceSlices.

@@ -1,0 +1,223 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
+)
+
+const (
+	// singlesCount is how many pods are measured in a turn, singlesInFlight how many there are at a time.
+	singlesCount, singlesInFlight = 300, 30
+	// singlesRounds is how often each side has a turn.
+	singlesRounds = 4
+	// waitingGangs of waitingMembers wait beside them.
+	waitingGangs, waitingMembers = 20, 8
+)
+
+// beside is what waits while single pods are scheduled.
+type beside struct {
+	series string
+	wait   func(ctx context.Context, c *gangCluster, namespace string) error
+}
+
+// gangSingles measures what gangs that wait cost everybody else. A GPU of each domain is in use, so that no
+// member, who wants a whole domain, has a place.
+func gangSingles() []Benchmark {
+	const alone, gangClaims, plainClaims = "singles-alone", "singles-beside-gangclaims", "singles-beside-plain-claims"
+	sides := []beside{
+		{alone, func(context.Context, *gangCluster, string) error { return nil }},
+		{gangClaims, waitAsGangClaims},
+		{plainClaims, waitAsPlainClaims},
+	}
+	return []Benchmark{{
+		Name: "gang-singles",
+		About: fmt.Sprintf("pods with one GPU bound per second on 100 nodes, each deleted when it is bound: alone, beside %d gangs of %d that wait as GangClaims, and beside the same pods with plain claims, in turn",
+			waitingGangs, waitingMembers),
+		Series: []Series{
+			{Name: alone, Unit: "pods/s", Better: Higher, Statistics: []Statistic{Median}},
+			{Name: gangClaims, Unit: "pods/s", Better: Higher, Statistics: []Statistic{Median}},
+			{Name: plainClaims, Unit: "pods/s", Better: Higher, Statistics: []Statistic{Median}},
+			{Name: gangClaims + "-to-alone", Unit: "ratio", Better: Higher, Statistics: []Statistic{Median.With(0.95)}},
+			{Name: plainClaims + "-to-alone", Unit: "ratio", Better: Higher, Statistics: []Statistic{Median}},
+		},
+		Run: onGangs(gangSetup{nodes: 100, rates: unlimitedRates, controller: true}, func(ctx context.Context, c *gangCluster, samples Samples) error {
+			busy, err := c.breakDomains(ctx)
+			if err != nil {
+				return err
+			}
+			if _, err := c.schedule(ctx, singlesCount/2); err != nil { // warms caches up
+				return err
+			}
+			for round := range singlesRounds {
+				measured := map[string]float64{}
+				for i := range sides { // another side begins each time
+					side := sides[(round+i)%len(sides)]
+					if measured[side.series], err = c.scheduleBeside(ctx, side); err != nil {
+						return fmt.Errorf("%s: %w", side.series, err)
+					}
+					samples.Add(side.series, measured[side.series])
+				}
+				for _, side := range sides[1:] {
+					samples.Add(side.series+"-to-alone", measured[side.series]/measured[alone])
+				}
+			}
+			return c.empty(ctx, busy)
+		}),
+	}}
+}
+
+func (c *gangCluster) scheduleBeside(ctx context.Context, side beside) (float64, error) {
+	namespace, err := c.namespace(ctx, "waiting")
+	if err != nil {
+		return 0, err
+	}
+	if err := side.wait(ctx, c, namespace); err != nil {
+		return 0, err
+	}
+	rate, err := c.schedule(ctx, singlesCount)
+	return rate, errors.Join(err, c.empty(ctx, namespace))
+}
+
+func waitAsGangClaims(ctx context.Context, c *gangCluster, namespace string) error {
+	for i := range waitingGangs {
+		if err := c.createGang(ctx, namespace, fmt.Sprintf("gang-%d", i), waitingMembers); err != nil {
+			return err
+		}
+	}
+	return c.until(ctx, "all gangs wait for a place", func(ctx context.Context) error {
+		var gangs v1alpha1.GangClaimList
+		if err := c.client.List(ctx, &gangs, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+		for _, gang := range gangs.Items {
+			if err := hasNoPlace(&gang); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// hasNoPlace returns nil when the planner has refused the gang.
+func hasNoPlace(gang *v1alpha1.GangClaim) error {
+	planned := meta.FindStatusCondition(gang.Status.Conditions, v1alpha1.ConditionPlanned)
+	if planned == nil || planned.Reason != string(placement.ReasonNoFeasibleDomain) {
+		return fmt.Errorf("condition %s of gang %s is %+v", v1alpha1.ConditionPlanned, gang.Name, planned)
+	}
+	return nil
+}
+
+func waitAsPlainClaims(ctx context.Context, c *gangCluster, namespace string) error {
+	for i := range waitingGangs {
+		name := fmt.Sprintf("gang-%d", i)
+		if err := c.createTemplate(ctx, namespace, name, gpusPerDomain); err != nil {
+			return err
+		}
+		if err := c.createMembers(ctx, namespace, name, waitingMembers); err != nil {
+			return err
+		}
+	}
+	return c.until(ctx, "all pods were tried", func(ctx context.Context) error {
+		var pods corev1.PodList
+		if err := c.client.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+		for _, pod := range pods.Items {
+			unschedulable := false
+			for _, condition := range pod.Status.Conditions {
+				unschedulable = unschedulable || condition.Type == corev1.PodScheduled && condition.Reason == corev1.PodReasonUnschedulable && len(pod.Status.ResourceClaimStatuses) > 0
+			}
+			if !unschedulable {
+				return fmt.Errorf("pod %s: %+v", pod.Name, pod.Status)
+			}
+		}
+		return nil
+	})
+}
+
+// breakDomains lets a pod run on one GPU of every domain. It returns their namespace.
+func (c *gangCluster) breakDomains(ctx context.Context) (string, error) {
+	namespace, err := c.namespace(ctx, "busy")
+	if err != nil {
+		return "", err
+	}
+	all, err := c.gpus(ctx)
+	if err != nil {
+		return "", err
+	}
+	seen := map[string]bool{}
+	all = slices.DeleteFunc(all, func(g gpu) bool {
+		again := seen[g.domain]
+		seen[g.domain] = true
+		return again
+	})
+	return namespace, inParallel(len(all), func(i int) error {
+		return c.runOn(ctx, namespace, fmt.Sprintf("busy-%d", i), all[i])
+	})
+}
+
+// schedule lets pods with one GPU through the scheduler and returns how many were bound a second. A fixed number
+// is under way: where one is bound, it is deleted, and the next one is made.
+func (c *gangCluster) schedule(ctx context.Context, count int, checks ...func(*corev1.Pod) error) (rate float64, err error) {
+	namespace, err := c.namespace(ctx, "singles")
+	if err != nil {
+		return 0, err
+	}
+	if err := c.createTemplate(ctx, namespace, "single", 1); err != nil {
+		return 0, err
+	}
+	following, cancel := context.WithTimeout(ctx, gangPatience)
+	defer cancel()
+	pods, err := follow[*corev1.Pod](following, c, &corev1.PodList{}, namespace)
+	if err != nil {
+		return 0, err
+	}
+	var writes errgroup.Group
+	create := func(i int) {
+		writes.Go(func() error {
+			return c.client.Create(following, gpuPod(namespace, fmt.Sprintf("single-%d", i), "single"))
+		})
+	}
+	for i := range singlesInFlight {
+		create(i)
+	}
+	var start time.Time
+	bound := map[types.UID]bool{}
+	for len(bound) < count+singlesInFlight {
+		pod, ok := <-pods
+		if !ok {
+			return 0, fmt.Errorf("%d pods with one GPU were bound within %v: %w", len(bound), gangPatience, errors.Join(writes.Wait(), c.Err()))
+		}
+		if pod.Spec.NodeName == "" || bound[pod.UID] {
+			continue
+		}
+		bound[pod.UID] = true
+		for _, check := range checks {
+			if err := check(pod); err != nil {
+				return 0, err
+			}
+		}
+		if len(bound) == singlesInFlight {
+			start = time.Now() // the pipeline is full
+		}
+		writes.Go(func() error { return c.client.Delete(following, pod, client.GracePeriodSeconds(0)) })
+		create(len(bound) + singlesInFlight)
+	}
+	took := time.Since(start)
+	return float64(count) / took.Seconds(), errors.Join(writes.Wait(), c.empty(ctx, namespace))
+}
