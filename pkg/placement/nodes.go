@@ -216,12 +216,7 @@ func (c *Cluster) needsOf(pods []*corev1.Pod) needs {
 			most[name] = max(most[name], value)
 		}
 		if !slices.ContainsFunc(n.kinds, func(k podKind) bool { return sameKind(k.spec, &p.Spec) }) {
-			n.kinds = append(n.kinds, podKind{
-				spec:        &p.Spec,
-				affinity:    nodeaffinity.GetRequiredNodeAffinity(p),
-				anywhere:    len(p.Spec.NodeSelector) == 0 && (p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil),
-				tolerations: p.Spec.Tolerations,
-			})
+			n.kinds = append(n.kinds, kindOf(p))
 		}
 	}
 	for name, value := range most {
@@ -236,10 +231,31 @@ func (c *Cluster) needsOf(pods []*corev1.Pod) needs {
 	return n
 }
 
+func kindOf(p *corev1.Pod) podKind {
+	return podKind{
+		spec:        &p.Spec,
+		affinity:    nodeaffinity.GetRequiredNodeAffinity(p),
+		anywhere:    len(p.Spec.NodeSelector) == 0 && (p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil),
+		tolerations: p.Spec.Tolerations,
+	}
+}
+
 func sameKind(a, b *corev1.PodSpec) bool {
 	return reflect.DeepEqual(a.NodeSelector, b.NodeSelector) &&
 		reflect.DeepEqual(a.Affinity, b.Affinity) &&
 		reflect.DeepEqual(a.Tolerations, b.Tolerations)
+}
+
+// NodeSuits reports whether the planner would place the pod on the node, apart from what is free there:
+// the node is Ready, not cordoned unless the pod tolerates that, has no taint of effect NoSchedule or
+// NoExecute that the pod does not tolerate, and matches the pod's node selector and required affinity. A
+// nil node suits no pod.
+func NodeSuits(node *corev1.Node, pod *corev1.Pod) bool {
+	if node == nil || !ready(node) {
+		return false
+	}
+	kind := kindOf(pod)
+	return suitsKind(node, &kind) == ""
 }
 
 // suits says why some pod of the gang may not run on the node, now or later; empty when all may. What
@@ -252,21 +268,21 @@ func (n *node) suits(needs needs) string {
 		return "it is not Ready"
 	}
 	for i := range needs.kinds {
-		if why := n.suitsKind(&needs.kinds[i]); why != "" {
+		if why := suitsKind(n.object, &needs.kinds[i]); why != "" {
 			return why
 		}
 	}
 	return ""
 }
 
-func (n *node) suitsKind(k *podKind) string {
-	if n.object.Spec.Unschedulable && !corev1helpers.TolerationsTolerateTaint(klog.Background(), k.tolerations, &corev1.Taint{
+func suitsKind(n *corev1.Node, k *podKind) string {
+	if n.Spec.Unschedulable && !corev1helpers.TolerationsTolerateTaint(klog.Background(), k.tolerations, &corev1.Taint{
 		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
 	}, false) {
 		return "it is cordoned"
 	}
-	if len(n.object.Spec.Taints) > 0 {
-		taint, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), n.object.Spec.Taints, k.tolerations, keepsOff, false)
+	if len(n.Spec.Taints) > 0 {
+		taint, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, k.tolerations, keepsOff, false)
 		if untolerated {
 			return fmt.Sprintf("the pods do not tolerate its taint %s", taint.ToString())
 		}
@@ -274,7 +290,7 @@ func (n *node) suitsKind(k *podKind) string {
 	if k.anywhere {
 		return ""
 	}
-	if match, err := k.affinity.Match(n.object); err != nil || !match {
+	if match, err := k.affinity.Match(n); err != nil || !match {
 		return "the pods' node selector or affinity excludes it"
 	}
 	return ""
