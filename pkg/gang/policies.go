@@ -44,6 +44,7 @@ func (c chain) judge(v *view) verdict {
 var (
 	// mayPlan says whether the gang waits for nothing but a place.
 	mayPlan = chain{
+		specIsValid,
 		podsNameTemplateOnce,
 		templateIsNotForeign,
 		podsHaveNoOtherDevices,
@@ -71,6 +72,13 @@ var (
 		devicesAreNotTaken,
 	}
 )
+
+func specIsValid(v *view) verdict {
+	if v.Invalid == "" {
+		return fine
+	}
+	return verdict{reason: ReasonInvalidSpec, message: v.Invalid}
+}
 
 func podsNameTemplateOnce(v *view) verdict {
 	for _, m := range v.candidates {

@@ -29,6 +29,9 @@ const (
 const (
 	// ReasonPlanned means that there is a plan.
 	ReasonPlanned = "Planned"
+	// ReasonInvalidSpec means that fields of the GangClaim are wrong in a way that the API server cannot
+	// refuse: the message names them.
+	ReasonInvalidSpec = "InvalidSpec"
 	// ReasonWaitingForMembers means that fewer pods than spec.members can be scheduled.
 	ReasonWaitingForMembers = "WaitingForMembers"
 	// ReasonTooManyMembers means that more pods than spec.members would get devices.

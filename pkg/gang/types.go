@@ -20,7 +20,10 @@ type Observation struct {
 	Now time.Time
 	// Claim is the GangClaim, not older than the last write of this controller to it.
 	Claim *v1alpha1.GangClaim
-	// Priority is the value of the GangClaim's PriorityClass, or the lowest of its pods.
+	// Invalid says which fields of the GangClaim are wrong, and how to right them, where the API server
+	// could not; empty for a valid one. An invalid gang is not planned.
+	Invalid string
+	// Priority is the lowest of the gang's pods, and not above the value of its PriorityClass.
 	Priority int32
 	// Pods are all pods of the namespace that name the template, in any phase.
 	Pods []*corev1.Pod
