@@ -54,12 +54,14 @@ func (o *observer) observe(ctx context.Context, claim *v1alpha1.GangClaim) (gang
 	if err := o.priority(ctx, &observation); err != nil {
 		return observation, fmt.Errorf("read priority of GangClaim %s: %w", keyOf(claim), err)
 	}
+	// Before the devices: whether they are looked up at the API server depends on the time, and must not
+	// depend on another one than the decision.
+	observation.Now = o.clock.Now()
 	if plan := claim.Status.Plan; plan != nil {
 		if err := o.plan(ctx, &observation, plan); err != nil {
 			return observation, fmt.Errorf("read devices of GangClaim %s: %w", keyOf(claim), err)
 		}
 	}
-	observation.Now = o.clock.Now()
 	return observation, nil
 }
 
@@ -150,6 +152,10 @@ func (o *observer) priority(ctx context.Context, observation *gang.Observation) 
 // plan says what became of the planned devices.
 func (o *observer) plan(ctx context.Context, observation *gang.Observation, plan *v1alpha1.GangPlan) error {
 	devices := placement.PlannedDevices(plan)
+	if plan.Step == v1alpha1.StepQuiescing {
+		// Before the holders: a claim that is allocated in between must be in one of them.
+		observation.Rivals = o.cluster.Rivals(devices, observation.Claim.UID)
+	}
 	observation.Holders = map[placement.DeviceID]gang.Holder{}
 	for id, holder := range o.cluster.Holders(devices) {
 		observation.Holders[id] = gang.Holder{Claim: types.NamespacedName{Namespace: holder.Namespace, Name: holder.Name}, UID: holder.UID, Gang: holder.Gang}
@@ -158,18 +164,19 @@ func (o *observer) plan(ctx context.Context, observation *gang.Observation, plan
 	if observation.Devices, err = o.problems(ctx, observation, plan); err != nil {
 		return err
 	}
-	if plan.Step != v1alpha1.StepQuiescing {
-		return nil
-	}
-	observation.Rivals = o.cluster.Rivals(devices, observation.Claim.UID)
-	undecided := slices.ContainsFunc(observation.Rivals, func(r placement.PodWithDevices) bool { return r.Decided.IsZero() })
-	if undecided && o.clock.Since(plan.StepSince.Time) < gang.QuiesceFor {
+	if !mayRelease(*observation, plan) {
 		return nil
 	}
 	// The last look before the release. An allocation that kube-scheduler wrote a moment ago may not be
 	// in the cache yet.
 	observation.Holders, err = o.holders(ctx, devices)
 	return err
+}
+
+// mayRelease says whether the decision on the observation may be to release.
+func mayRelease(observation gang.Observation, plan *v1alpha1.GangPlan) bool {
+	return plan.Step == v1alpha1.StepQuiescing &&
+		(len(gang.Undecided(observation)) == 0 || observation.Now.Sub(plan.StepSince.Time) >= gang.QuiesceFor)
 }
 
 // holders lists all claims at the API server.

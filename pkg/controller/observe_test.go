@@ -1,0 +1,151 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/gang"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
+)
+
+// start is when the tests begin; timestamps of objects have whole seconds.
+var start = time.Unix(1_800_000_000, 0)
+
+// fakeAPI is an API server with the controller's indexes. live counts the lists of claims in it.
+func fakeAPI(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) client.WithWatch {
+	t.Helper()
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.GangClaim{}).
+		WithIndex(&corev1.Pod{}, podsByTemplate, templatesOf).
+		WithIndex(&resourceapi.ResourceClaim{}, byGang, gangOf).
+		WithIndex(&resourceapi.ResourceClaim{}, claimsByPod, podOf).
+		WithIndex(&resourceapi.DeviceTaintRule{}, byGang, gangOf).
+		WithInterceptorFuncs(funcs).Build()
+}
+
+func gpu() *resourceapi.ResourceSlice {
+	return &resourceapi.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "slice"},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver: v1alpha1.DriverName, NodeName: ptr.To("node"), Pool: resourceapi.ResourcePool{Name: "node", ResourceSliceCount: 1},
+			Devices: []resourceapi.Device{{Name: "gpu-0"}},
+		},
+	}
+}
+
+func gpuClaim(name string, allocated bool) *resourceapi.ResourceClaim {
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID(name)}}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: v1alpha1.DriverName, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+	}}}
+	if allocated {
+		claim.Status.Allocation = &resourceapi.AllocationResult{}
+		claim.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{
+			{Driver: v1alpha1.DriverName, Pool: "node", Device: "gpu-0"},
+		}
+	}
+	return claim
+}
+
+func gpuPod(name string, created time.Time) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(created)},
+		Spec:       corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &name}}},
+	}
+}
+
+func readyNode() *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node"},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+// plannedGang has a plan on the GPU.
+func plannedGang(step v1alpha1.GangStep) *v1alpha1.GangClaim {
+	claim := gangNamed("gang")
+	claim.ResourceVersion = ""
+	claim.Spec = v1alpha1.GangClaimSpec{Members: 1, DevicesPerMember: 1, DeviceClassName: v1alpha1.DriverName}
+	claim.Status.Plan = &v1alpha1.GangPlan{
+		Members: 1, Hash: "hash", Step: step, StepSince: metav1.NewMicroTime(start),
+		Placements: []v1alpha1.GangPlacement{{Node: "node", Pool: "node", Devices: []v1alpha1.GangDevice{{Name: "gpu-0"}}}},
+	}
+	return claim
+}
+
+// What kube-scheduler decided before it saw the fence may be in the API server and not in the cache. It
+// is looked for there before each release.
+func TestTheAPIServerIsAskedBeforeARelease(t *testing.T) {
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DriverName}}
+	late := gpuClaim("late", true)
+	for name, test := range map[string]struct {
+		step  v1alpha1.GangStep
+		pods  []*corev1.Pod // with unallocated claims of the same name
+		after time.Duration
+		asked bool
+	}{
+		"no rival: asked":                                 {step: v1alpha1.StepQuiescing, asked: true},
+		"a rival that is not decided on: not yet":         {step: v1alpha1.StepQuiescing, pods: []*corev1.Pod{gpuPod("rival", start.Add(-time.Minute))}},
+		"a rival made after the fence is none: asked":     {step: v1alpha1.StepQuiescing, pods: []*corev1.Pod{gpuPod("later", start.Add(time.Second))}, after: 2 * time.Second, asked: true},
+		"a rival of both kinds: not yet":                  {step: v1alpha1.StepQuiescing, pods: []*corev1.Pod{gpuPod("rival", start.Add(-time.Minute)), gpuPod("later", start.Add(time.Second))}, after: 2 * time.Second},
+		"the time for quiescing is over, rival or not":    {step: v1alpha1.StepQuiescing, pods: []*corev1.Pod{gpuPod("rival", start.Add(-time.Minute))}, after: gang.QuiesceFor, asked: true},
+		"before quiescing nothing is released: not asked": {step: v1alpha1.StepFencing},
+		"after the release it is too late: not asked":     {step: v1alpha1.StepReleasing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claim := plannedGang(test.step)
+			cluster := placement.NewCluster()
+			cluster.SetSlice(gpu())
+			cluster.SetClass(class)
+			for _, pod := range test.pods {
+				cluster.SetPod(pod)
+				cluster.SetClaim(gpuClaim(pod.Name, false))
+			}
+			asked := 0
+			o := &observer{
+				cached: fakeAPI(t, interceptor.Funcs{}, class, readyNode()), cluster: cluster, clock: clocktesting.NewFakePassiveClock(start.Add(test.after)),
+				live: fakeAPI(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					asked++
+					return c.List(ctx, list, options...)
+				}}, late),
+			}
+			observation, err := o.observe(t.Context(), claim)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (asked > 0) != test.asked {
+				t.Errorf("the API server was asked %d times, want that it was: %t", asked, test.asked)
+			}
+			want := map[placement.DeviceID]gang.Holder{}
+			if test.asked {
+				want[placement.DeviceID{Driver: v1alpha1.DriverName, Pool: "node", Device: "gpu-0"}] = gang.Holder{Claim: keyOf(late), UID: late.UID}
+			}
+			if diff := cmp.Diff(want, observation.Holders, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("holders (-want +got):\n%s", diff)
+			}
+			if released := gang.Undecided(observation); len(released) == 0 && test.step == v1alpha1.StepQuiescing && asked == 0 {
+				t.Error("the gang would be released without a look at the API server")
+			}
+		})
+	}
+}
