@@ -40,6 +40,9 @@ type observer struct {
 // observe gathers everything but the planner's answer.
 func (o *observer) observe(ctx context.Context, claim *v1alpha1.GangClaim) (gang.Observation, error) {
 	observation := gang.Observation{Claim: claim}
+	if errs := v1alpha1.ValidateGangClaim(claim); len(errs) > 0 {
+		observation.Invalid = errs.ToAggregate().Error()
+	}
 	for what, read := range map[string]func(context.Context, *gang.Observation) error{
 		"pods": o.pods, "template": o.template, "rules": o.rules,
 	} {

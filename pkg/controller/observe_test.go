@@ -5,6 +5,7 @@ package controller
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -145,6 +147,41 @@ func TestTheAPIServerIsAskedBeforeARelease(t *testing.T) {
 			}
 			if released := gang.Undecided(observation); len(released) == 0 && test.step == v1alpha1.StepQuiescing && asked == 0 {
 				t.Error("the gang would be released without a look at the API server")
+			}
+		})
+	}
+}
+
+func TestAnInvalidFieldIsNamed(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*v1alpha1.GangClaim)
+		says   string
+	}{
+		"a valid gang": {change: func(*v1alpha1.GangClaim) {}},
+		"configuration that the node plugin would refuse": {
+			change: func(claim *v1alpha1.GangClaim) {
+				claim.Spec.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+					Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: []byte(`{"kind":"Unheard"}`)}},
+				}}}
+			},
+			says: "spec.config[0].opaque.parameters",
+		},
+		"a name that is too long for a label": {
+			change: func(claim *v1alpha1.GangClaim) { claim.Name = strings.Repeat("x", 64) }, says: "metadata.name",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claim := plannedGang(v1alpha1.StepFencing)
+			claim.Status.Plan = nil
+			test.change(claim)
+			api := fakeAPI(t, interceptor.Funcs{})
+			o := &observer{cached: api, live: api, cluster: placement.NewCluster(), clock: clocktesting.NewFakePassiveClock(start)}
+			observation, err := o.observe(t.Context(), claim)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (observation.Invalid == "") != (test.says == "") || !strings.Contains(observation.Invalid, test.says) {
+				t.Errorf("invalid is %q, want it to name %q", observation.Invalid, test.says)
 			}
 		})
 	}
