@@ -277,6 +277,11 @@ type GangPlan struct {
 	// StepSince is when Step was reached.
 	StepSince metav1.MicroTime `json:"stepSince"`
 
+	// DegradedSince is when a member was found to be lost; set with step Holding only, while it is not
+	// replaced.
+	// +optional
+	DegradedSince *metav1.MicroTime `json:"degradedSince,omitempty"`
+
 	// Reason says why the plan is taken back; set with step TakingBack only.
 	// +optional
 	Reason string `json:"reason,omitempty"`

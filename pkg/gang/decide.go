@@ -96,7 +96,7 @@ func (t *turn) step() bool {
 // enter moves the plan to a step.
 func (t *turn) enter(step v1alpha1.GangStep) bool {
 	plan := t.plan.DeepCopy()
-	plan.Step, plan.StepSince, plan.Reason = step, metav1.NewMicroTime(t.Now), ""
+	plan.Step, plan.StepSince, plan.DegradedSince, plan.Reason = step, metav1.NewMicroTime(t.Now), nil, ""
 	t.status.Plan, t.plan = plan, plan
 	return true
 }

@@ -712,6 +712,45 @@ func TestStartAndHold(t *testing.T) {
 	})
 }
 
+// A replacement that has no place times out before the restart grace is over: the fence goes when that is over, and
+// nothing is written meanwhile.
+func TestHoldingEndsAfterTheSchedulingTimeoutOfAReplacement(t *testing.T) {
+	w := gangWorld("job")
+	w.UpdateGang("g", func(g *v1alpha1.GangClaim) { g.Spec.SchedulingTimeout = &metav1.Duration{Duration: 30 * time.Second} })
+	if ok, err := w.Run(10*time.Minute, func() bool { return step("g", v1alpha1.StepHolding)(w) }); !ok || err != nil {
+		t.Fatalf("the gang does not run: %v", err)
+	}
+	for _, p := range gangtest.Sorted(w.Pods) {
+		w.RemovePod(p.Name)
+		w.AddPod("again-"+p.Name, "g", "job")
+	}
+	w.NodeFull["a"] = true
+	lost := w.Now
+	if ok, err := w.Run(2*time.Minute, func() bool { return state(gang.StateTimedOut)(w) }); !ok || err != nil {
+		t.Fatalf("the replacements do not time out: %v", err)
+	}
+	writes, events := w.Writes, len(w.Events)
+	w.Now = w.Now.Add(time.Second)
+	for w.Now.Before(lost.Add(5 * time.Minute)) {
+		if _, err := w.Reconcile("g"); err != nil {
+			t.Fatal(err)
+		}
+		w.Now = w.Now.Add(10 * time.Second)
+	}
+	if w.Writes != writes || len(w.Events) != events || !step("g", v1alpha1.StepHolding)(w) {
+		t.Errorf("%d writes and %d events while the fence is held", w.Writes-writes, len(w.Events)-events)
+	}
+	if ok, err := w.Run(time.Minute, func() bool { return running("g", 2)(w) }); !ok || err != nil {
+		t.Errorf("without the fence the replacements have a place on another node, and do not start: %v", err)
+	}
+}
+
+func state(reason string) predicate {
+	return func(w *gangtest.World) bool {
+		return find(w.Gangs["g"].Status, v1alpha1.ConditionRunning).Reason == reason
+	}
+}
+
 func degraded(w *gangtest.World) bool {
 	return len(w.Pods) == 0 && find(w.Gangs["g"].Status, v1alpha1.ConditionRunning).Reason == gang.StateDegraded
 }

@@ -15,12 +15,11 @@ import (
 // The period counts from when all members ran, and anew from when one was lost.
 func (t *turn) hold() bool {
 	t.beRunning()
-	if degraded := t.state == StateDegraded; t.observedIn(v1alpha1.StepHolding) && degraded != t.wasDegraded() {
-		t.enter(v1alpha1.StepHolding)
-		t.plan.StepSince = metav1.NewMicroTime(t.Now)
-	}
-	left := t.grace() - t.inStep()
+	t.noteLoss()
+	left := t.grace() - t.held()
 	if left <= 0 {
+		// What is reserved did not serve; elsewhere there may be a place.
+		t.status.WaitingSince, t.status.TimedOut = nil, ""
 		return t.enter(v1alpha1.StepUnfencing)
 	}
 	t.again(left)
@@ -34,7 +33,29 @@ func (t *turn) hold() bool {
 	return false
 }
 
-// grace is how long the fence is kept, from StepSince.
+// noteLoss writes into the plan since when a member is missing. Only what is written there decides, not what
+// the gang was called meanwhile: a loss counts once, whatever comes of looking for a place.
+func (t *turn) noteLoss() {
+	lost := t.need() > 0
+	if lost == (t.plan.DegradedSince != nil) {
+		return
+	}
+	now := metav1.NewMicroTime(t.Now)
+	t.enter(v1alpha1.StepHolding) // anew when the gang is whole again
+	if lost {
+		t.plan.DegradedSince = &now
+	}
+}
+
+// held is how long the fence was kept since all members ran, or since one was lost.
+func (t *turn) held() time.Duration {
+	if since := t.plan.DegradedSince; since != nil {
+		return t.Now.Sub(since.Time)
+	}
+	return t.inStep()
+}
+
+// grace is how long the fence is kept.
 func (t *turn) grace() time.Duration {
 	grace := restartGracePeriod(t.Claim)
 	switch {
@@ -50,12 +71,6 @@ func (t *turn) grace() time.Duration {
 	default:
 		return grace
 	}
-}
-
-// wasDegraded says what the gang was when the status was last written.
-func (t *turn) wasDegraded() bool {
-	c := condition(t.Claim.Status.Conditions, v1alpha1.ConditionRunning)
-	return c != nil && c.Reason == StateDegraded
 }
 
 // unfence removes the rules. Without them the step is the rest of the gang's life: a member that is

@@ -110,8 +110,12 @@ func (t *turn) expire(last verdict) {
 
 // timedOut keeps what was said when the timeout passed: it tells what was missing.
 func (t *turn) timedOut(why verdict) {
-	if old := condition(t.Claim.Status.Conditions, v1alpha1.ConditionPlanned); old != nil && old.Reason == ReasonSchedulingTimeout {
-		why.message = old.Message
+	for conditionType, reason := range map[string]string{
+		v1alpha1.ConditionPlanned: ReasonSchedulingTimeout, v1alpha1.ConditionRunning: StateTimedOut,
+	} {
+		if old := condition(t.Claim.Status.Conditions, conditionType); old != nil && old.Reason == reason {
+			why.message = old.Message
+		}
 	}
 	if len(t.settled) == 0 {
 		t.be(StateTimedOut, why.message)
