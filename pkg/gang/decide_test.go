@@ -863,3 +863,27 @@ func wantHeld(t *testing.T, remove func(*gangtest.World, *resourceapi.ResourceCl
 		t.Errorf("step is %s, %s", d.Status.Plan.Step, state.Message)
 	}
 }
+
+// A member's pod is deleted during the release; its claim is gone from one cache and not from the other. The
+// release goes on: the pod may be replaced until the deadline, and nobody is evicted.
+func TestReleaseGoesOnWhileADeletedMembersClaimIsInOneCacheOnly(t *testing.T) {
+	w := released("job", true)()
+	releasing := step("g", v1alpha1.StepReleasing)
+	if ok, err := w.Run(10*time.Minute, func() bool { return releasing(w) }); !ok || err != nil {
+		t.Fatalf("the gang is not released: %v", err)
+	}
+	changes(allocate("p0", 0, 1, 2, 3), bind("p0", "a"), allocate("p1", 4, 5, 6, 7), bind("p1", "a"))(w)
+	before := w.Observe("g")
+	w.RemovePod("p1")
+	o := w.Observe("g")
+	o.Holders = before.Holders
+	d := gang.Decide(o)
+	if d.Status.Plan.Step != v1alpha1.StepReleasing || slices.ContainsFunc(d.Actions, func(a gang.Action) bool { return a.Verb() == "EvictPods" }) {
+		t.Errorf("step is %s, because %q; actions %+v", d.Status.Plan.Step, d.Status.Plan.Reason, d.Actions)
+	}
+	w.AddPod("q1", "g", "job")
+	w.Schedule = gangtest.Greedy
+	if ok, err := w.Run(5*time.Second, func() bool { return running("g", 2)(w) }); !ok || err != nil || w.Gangs["g"].Status.Plan.Attempt != 1 {
+		t.Errorf("the replacement does not start: %v, %+v", err, w.Gangs["g"].Status.Plan)
+	}
+}

@@ -195,6 +195,7 @@ func (p DeviceProblem) describe() string {
 	}
 }
 
+// devicesAreNotTaken is about claims of others, and of other plans. The gang's own that come or go are waited for.
 func devicesAreNotTaken(v *view) verdict {
 	mine := map[string]bool{}
 	for _, c := range v.Claims {
@@ -203,7 +204,7 @@ func devicesAreNotTaken(v *view) verdict {
 		}
 	}
 	for _, d := range PlannedDevices(v.plan) {
-		if h, held := v.Holders[d]; held && !mine[string(h.UID)] {
+		if h, held := v.Holders[d]; held && !mine[string(h.UID)] && !v.inPassing(h) {
 			return because(ReasonDeviceTaken, "device %s of pool %s, which was planned, was allocated to claim %s: kube-scheduler had "+
 				"decided so before it saw the fence", d.Device, d.Pool, h.Claim)
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -188,12 +189,8 @@ func (v *view) devicesComeFree() verdict {
 		live[m.pod.UID] = true
 	}
 	reserved := v.reserved()
-	ofLive := map[types.UID]bool{}
 	for _, c := range v.Claims {
 		owner := metav1.GetControllerOfNoCopy(c)
-		if owner != nil && live[owner.UID] {
-			ofLive[c.UID] = true
-		}
 		if !v.ours(c) || owner == nil || live[owner.UID] {
 			continue
 		}
@@ -203,14 +200,21 @@ func (v *view) devicesComeFree() verdict {
 			}
 		}
 	}
-	// Claims and holders are seen at different moments: a claim that has lost its allocation, or is gone, may
-	// still be a holder.
 	for _, d := range reserved {
-		if h, held := v.Holders[d]; held && h.Gang == v.Claim.UID && !ofLive[h.UID] {
+		if h, held := v.Holders[d]; held && v.inPassing(h) {
 			return because(ReasonWaitingForDevices, "the devices of claim %s, whose pod is lost, are not free yet", h.Claim.Name)
 		}
 	}
 	return fine
+}
+
+// inPassing says whether a holder is a claim of this gang that is about to have its devices, or to be without.
+// Claims and holders come from different caches: a claim that has no allocation in the first yet, or any more,
+// or is gone from it, may be in the second.
+func (v *view) inPassing(h Holder) bool {
+	return h.Gang == v.Claim.UID && !slices.ContainsFunc(v.Claims, func(c *resourceapi.ResourceClaim) bool {
+		return c.UID == h.UID && c.Status.Allocation != nil
+	})
 }
 
 // outOfTime says whether the scheduling timeout has passed, plans that were taken back included.
