@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -147,7 +146,7 @@ func add(ctx context.Context, m manager.Manager, config Config) error {
 	planner := newPlanner(state, config.Clock, look, metrics.observePlan)
 	watched := newWatched(config.Clock, look)
 	applier := &applier{client: m.GetClient(), clock: config.Clock, wrote: wrote}
-	events := &eventSender{recorder: m.GetEventRecorder(Name)}
+	events := newEventSender(m.GetEventRecorder(Name), config.Clock)
 	r := &reconciler{
 		client:   m.GetClient(),
 		observer: &observer{cached: m.GetClient(), live: m.GetAPIReader(), cluster: state, clock: config.Clock},
@@ -156,6 +155,7 @@ func add(ctx context.Context, m manager.Manager, config Config) error {
 		events:   events,
 		metrics:  metrics,
 		watched:  watched,
+		backoff:  newBackoff(),
 	}
 	sweeper := &sweeper{
 		client: m.GetClient(), live: m.GetAPIReader(), applier: applier, events: events,
@@ -191,10 +191,8 @@ func add(ctx context.Context, m manager.Manager, config Config) error {
 func addController(m manager.Manager, r *reconciler, looks <-chan event.TypedGenericEvent[types.NamespacedName], workers int, synced func() bool) error {
 	c, err := controller.New("gang", m, controller.Options{
 		MaxConcurrentReconciles: max(workers, 1),
-		// The default lets a gang whose eviction a budget forbids for a while wait a quarter of an hour.
-		RateLimiter:           workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minBackoff, maxBackoff),
-		ReconciliationTimeout: reconcileTimeout,
-		Reconciler:            gate{r, synced},
+		ReconciliationTimeout:   reconcileTimeout,
+		Reconciler:              gate{r, synced},
 		LogConstructor: func(request *reconcile.Request) klog.Logger {
 			if request == nil {
 				return m.GetLogger()

@@ -23,6 +23,7 @@ type metrics struct {
 	planGangs    prometheus.Histogram
 	actions      *prometheus.CounterVec
 	conflicts    prometheus.Counter
+	errors       prometheus.Counter
 	swept        *prometheus.CounterVec
 	stepSeconds  *prometheus.HistogramVec
 	starts       prometheus.Counter
@@ -53,6 +54,7 @@ func newMetrics(registry prometheus.Registerer, version string) *metrics {
 		}),
 		actions:   counters("actions_total", "Actions of the protocol, by action and result (ok or error).", "action", "result"),
 		conflicts: counter("conflicts_total", "Writes that were refused because the object had changed, and decided anew."),
+		errors:    counter("errors_total", "Decisions that ended in an error other than a conflict, and were tried again after a pause."),
 		swept:     counters("swept_total", "Actions on objects of gangs that do not exist any more, by action.", "action"),
 		stepSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: metricNamespace, Subsystem: metricSubsystem, Name: "step_duration_seconds",
@@ -66,7 +68,7 @@ func newMetrics(registry prometheus.Registerer, version string) *metrics {
 	}
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("build_info", "Always 1; the label is the version of the binary.")), []string{"version"})
 	build.WithLabelValues(version).Set(1)
-	registry.MustRegister(m.planDuration, m.planGangs, m.actions, m.conflicts, m.swept, m.stepSeconds,
+	registry.MustRegister(m.planDuration, m.planGangs, m.actions, m.conflicts, m.errors, m.swept, m.stepSeconds,
 		m.starts, m.takenBack, m.idleSeconds, m.offenders, build)
 	return m
 }

@@ -7,10 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -24,6 +27,10 @@ import (
 // change is on its way to the cache.
 const conflictDelay = 20 * time.Millisecond
 
+// retryFloor is the shortest time between two tries after errors, once they go on: a deadline of the
+// protocol may come before the backoff is over, and must not be missed by more than this.
+const retryFloor = time.Second
+
 // reconciler moves one gang on: gather, decide, apply.
 type reconciler struct {
 	client   client.Client
@@ -33,29 +40,63 @@ type reconciler struct {
 	events   *eventSender
 	metrics  *metrics
 	watched  *watched
+	// backoff says how long to wait after errors.
+	backoff workqueue.TypedRateLimiter[types.NamespacedName]
 }
 
-// Reconcile implements reconcile.Reconciler.
+// newBackoff doubles from minBackoff to maxBackoff, for each gang. The default of controller-runtime lets
+// a gang whose eviction a budget forbids for a while wait a quarter of an hour.
+func newBackoff() workqueue.TypedRateLimiter[types.NamespacedName] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minBackoff, maxBackoff)
+}
+
+// Reconcile implements reconcile.Reconciler. It returns no errors: what controller-runtime does about
+// them knows nothing of when the protocol has to go on.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	after, err := r.reconcile(ctx, request)
+	logger := klog.FromContext(ctx)
 	switch {
-	case apierrors.IsConflict(err):
+	case err == nil:
+		r.backoff.Forget(request.NamespacedName)
+		return reconcile.Result{RequeueAfter: after}, nil
+	case onlyConflicts(err):
 		r.metrics.conflicts.Inc()
-		klog.FromContext(ctx).V(3).Info("Refused because of a change, looking again", "err", err)
+		logger.V(3).Info("Refused because of a change, looking again", "err", err)
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
-	case err != nil && errors.Is(ctx.Err(), context.Canceled):
-		klog.FromContext(ctx).V(3).Info("Ended while deciding", "err", err)
+	case errors.Is(ctx.Err(), context.Canceled):
+		logger.V(3).Info("Ended while deciding", "err", err)
 		return reconcile.Result{}, nil
-	case err != nil:
-		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: after}, nil
+	pause := r.backoff.When(request.NamespacedName)
+	if after > 0 {
+		pause = min(pause, max(after, retryFloor))
+	}
+	r.metrics.errors.Inc()
+	logger.Error(err, "Cannot move the gang on, trying again", "after", pause)
+	return reconcile.Result{RequeueAfter: pause}, nil
 }
 
+// onlyConflicts says that nothing went wrong but that objects had changed: of the errors of writes that
+// ran side by side, each says so.
+func onlyConflicts(err error) bool {
+	for err != nil {
+		switch e := err.(type) {
+		case interface{ Unwrap() []error }:
+			return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !onlyConflicts(err) })
+		case apierrors.APIStatus:
+			return apierrors.IsConflict(err)
+		}
+		err = errors.Unwrap(err)
+	}
+	return false
+}
+
+// reconcile returns when the gang is to be looked at again: of an error, at the latest.
 func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (time.Duration, error) {
 	claim := &v1alpha1.GangClaim{}
 	if err := r.client.Get(ctx, request.NamespacedName, claim); err != nil {
 		r.watched.remove(request.NamespacedName)
+		r.events.forget(request.NamespacedName)
 		return 0, ignore(apierrors.IsNotFound, err)
 	}
 	r.watched.set(request.NamespacedName, claim.Status.Plan)
@@ -89,7 +130,10 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	r.events.send(written, decision.Events)
 	for _, action := range decision.Actions {
 		if err := r.act(ctx, action); err != nil {
-			return 0, err
+			if !onlyConflicts(err) && ctx.Err() == nil {
+				r.events.failed(written, action.Verb(), err)
+			}
+			return decision.RequeueAfter, err
 		}
 	}
 	return decision.RequeueAfter, nil
