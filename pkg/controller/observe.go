@@ -13,9 +13,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -130,26 +128,34 @@ func (o *observer) claims(ctx context.Context, observation *gang.Observation) er
 	return nil
 }
 
-// priority is that of the GangClaim's class, or the lowest of its pods. A class that does not exist
-// counts as none.
+// priority is the lowest of the pods', which a quota or an admission policy may bound, and no higher than
+// that of the GangClaim's class, which nothing bounds: whoever makes a GangClaim may name any. A class that
+// does not exist counts as none.
 func (o *observer) priority(ctx context.Context, observation *gang.Observation) error {
+	var values []int32
 	if name := observation.Claim.Spec.PriorityClassName; name != "" {
 		class := &schedulingv1.PriorityClass{}
-		err := o.cached.Get(ctx, types.NamespacedName{Name: name}, class)
-		if err == nil {
-			observation.Priority = class.Value
-			return nil
-		}
-		if !apierrors.IsNotFound(err) {
+		switch err := o.cached.Get(ctx, types.NamespacedName{Name: name}, class); {
+		case err == nil:
+			values = append(values, class.Value)
+		case !apierrors.IsNotFound(err):
 			return err
 		}
 	}
-	for i, pod := range observation.Pods {
-		if value := ptr.Deref(pod.Spec.Priority, 0); i == 0 || value < observation.Priority {
-			observation.Priority = value
+	for _, pod := range observation.Pods {
+		if live(pod) {
+			values = append(values, ptr.Deref(pod.Spec.Priority, 0))
 		}
 	}
+	if len(values) > 0 {
+		observation.Priority = slices.Min(values)
+	}
 	return nil
+}
+
+// live says that the pod has not ended and is not about to.
+func live(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
 
 // plan says what became of the planned devices.
@@ -214,7 +220,7 @@ func (o *observer) holders(ctx context.Context, devices []placement.DeviceID) (m
 
 // problems says which planned devices cannot be used as planned any more.
 func (o *observer) problems(ctx context.Context, observation *gang.Observation, plan *v1alpha1.GangPlan) (map[placement.DeviceID]gang.DeviceProblem, error) {
-	states := o.cluster.DeviceStates(placement.PlannedDevices(plan))
+	states := o.cluster.DeviceStates(observation.Claim, placement.PlannedDevices(plan))
 	class := &resourceapi.DeviceClass{}
 	err := o.cached.Get(ctx, types.NamespacedName{Name: observation.Claim.Spec.DeviceClassName}, class)
 	if ignore(apierrors.IsNotFound, err) != nil {
@@ -231,13 +237,14 @@ func (o *observer) problems(ctx context.Context, observation *gang.Observation, 
 			id := placement.DeviceID{Driver: v1alpha1.DriverName, Pool: p.Pool, Device: d.Name}
 			state := states[id]
 			switch {
+			case state.Unknown: // its pool is being updated: who has it keeps it
 			case state.Gone:
 				found[id] = gang.DeviceGone
 			case p.Domain != "" && state.Domain != p.Domain, state.ID != d.ID:
 				found[id] = gang.DeviceMoved
 			case !tolerated(state.Tainted(observation.Claim.UID), observation.Claim.Spec.Tolerations):
 				found[id] = gang.DeviceTainted
-			case noClass:
+			case noClass, state.NotSelected:
 				found[id] = gang.DeviceNotSelected
 			case unusable:
 				found[id] = gang.DeviceNodeUnusable
@@ -247,24 +254,16 @@ func (o *observer) problems(ctx context.Context, observation *gang.Observation, 
 	return found, nil
 }
 
-// unusable says that the node takes no pod like the members any more.
+// unusable says that the node takes none of the members that wait for one any more. Pods that have their
+// node, are ending or have ended do not ask.
 func (o *observer) unusable(ctx context.Context, name string, pods []*corev1.Pod) (bool, error) {
 	node := &corev1.Node{}
 	if err := o.cached.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
 		return apierrors.IsNotFound(err), ignore(apierrors.IsNotFound, err)
 	}
-	if !nodeReady(node) || node.Spec.Unschedulable {
-		return true, nil
-	}
-	logger := klog.FromContext(ctx)
-	for _, pod := range pods {
-		if _, untolerated := corev1helpers.FindMatchingUntoleratedTaint(logger, node.Spec.Taints, pod.Spec.Tolerations, func(taint *corev1.Taint) bool {
-			return taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute
-		}, true); untolerated {
-			return true, nil
-		}
-	}
-	return false, nil
+	return !nodeReady(node) || slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+		return live(pod) && pod.Spec.NodeName == "" && !placement.NodeSuits(node, pod)
+	}), nil
 }
 
 // tolerated says that each of the taints is tolerated.
