@@ -10,11 +10,13 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/gang"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
@@ -92,17 +94,17 @@ func (p *planner) Changed() {
 // Ask returns the planner's answer for a gang, or false when it comes later: answered is called then,
 // and whenever it changes. An answer with a plan is given once, and the plan's devices are taken with
 // it: call Committed or GiveBack.
-func (p *planner) Ask(gang placement.Gang) (placement.Decision, bool) {
+func (p *planner) Ask(g placement.Gang) (placement.Decision, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	uid := gang.Claim.UID
-	asked := fingerprint(gang)
+	uid := g.Claim.UID
+	asked := fingerprint(g)
 	q := p.waiting[uid]
 	if q == nil {
-		q = &question{key: keyOf(gang.Claim)}
+		q = &question{key: keyOf(g.Claim)}
 		p.waiting[uid] = q
 	}
-	q.gang = gang
+	q.gang = g
 	if q.asked != asked {
 		q.asked = asked
 		p.Changed()
@@ -112,7 +114,7 @@ func (p *planner) Ask(gang placement.Gang) (placement.Decision, bool) {
 	}
 	answer := *q.answer
 	if answer.Plan != nil {
-		reserved := gang.Claim.DeepCopy()
+		reserved := g.Claim.DeepCopy()
 		reserved.Status.Plan = answer.Plan
 		p.taken[uid] = takenPlan{}
 		p.cluster.SetGang(reserved)
@@ -166,24 +168,24 @@ func (p *planner) GiveBack(before *v1alpha1.GangClaim) {
 }
 
 // Observe follows a GangClaim as the cache shows it, which may be older than what was written last.
-func (p *planner) Observe(gang *v1alpha1.GangClaim) {
+func (p *planner) Observe(claim *v1alpha1.GangClaim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if taken, ok := p.taken[gang.UID]; ok && (taken.written == nil || olderThan(gang, taken.written)) {
+	if taken, ok := p.taken[claim.UID]; ok && (taken.written == nil || olderThan(claim, taken.written)) {
 		return
 	}
-	delete(p.taken, gang.UID)
-	p.cluster.SetGang(reservation(gang))
+	delete(p.taken, claim.UID)
+	p.cluster.SetGang(reservation(claim))
 	p.Changed()
 }
 
 // Gone follows the deletion of a GangClaim.
-func (p *planner) Gone(gang *v1alpha1.GangClaim) {
+func (p *planner) Gone(claim *v1alpha1.GangClaim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.taken, gang.UID)
-	delete(p.waiting, gang.UID)
-	p.cluster.DeleteGang(keyOf(gang))
+	delete(p.taken, claim.UID)
+	delete(p.waiting, claim.UID)
+	p.cluster.DeleteGang(keyOf(claim))
 	p.Changed()
 }
 
@@ -259,23 +261,31 @@ func sameAnswer(before *placement.Decision, now placement.Decision) bool {
 }
 
 // fingerprint tells two questions about a gang apart.
-func fingerprint(gang placement.Gang) string {
+func fingerprint(g placement.Gang) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d %d", gang.Claim.Generation, gang.Priority)
-	for _, pod := range gang.Pods {
+	fmt.Fprintf(&b, "%d %d", g.Claim.Generation, g.Priority)
+	for _, pod := range g.Pods {
 		fmt.Fprintf(&b, " %s", pod.UID)
 	}
-	fmt.Fprintf(&b, " %v %t %v", gang.Placed, gang.Only != nil, gang.Only)
+	fmt.Fprintf(&b, " %v %t %v", g.Placed, g.Only != nil, g.Only)
 	return b.String()
 }
 
-// reservation is a GangClaim whose plan takes devices from others. Once it is being unfenced only what
-// its claims hold is taken.
-func reservation(gang *v1alpha1.GangClaim) *v1alpha1.GangClaim {
-	if plan := gang.Status.Plan; plan == nil || plan.Step != v1alpha1.StepUnfencing {
-		return gang
+// reservation is a GangClaim whose plan takes devices from others. Once it is being unfenced only what its
+// claims hold is taken, and likewise once it has been taken back: the pause that follows is no reason to
+// keep devices from others.
+func reservation(claim *v1alpha1.GangClaim) *v1alpha1.GangClaim {
+	plan := claim.Status.Plan
+	if plan == nil || plan.Step != v1alpha1.StepUnfencing && !(plan.Step == v1alpha1.StepTakingBack && swept(claim)) {
+		return claim
 	}
-	open := *gang
+	open := *claim
 	open.Status.Plan = nil
 	return &open
+}
+
+// swept says that nothing is left of a plan that was taken back: the GangClaim waits for the next.
+func swept(claim *v1alpha1.GangClaim) bool {
+	planned := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionPlanned)
+	return planned != nil && (planned.Reason == gang.ReasonBackingOff || planned.Reason == gang.ReasonPlanning)
 }

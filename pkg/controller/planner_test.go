@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/gang"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
@@ -214,15 +215,15 @@ func TestPlannerReservesAPlanFromTheMomentItIsTaken(t *testing.T) {
 func TestPlannerTakesAPlanBackThatCouldNotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := runPlanner(t, 1)
-		gang := gangNamed("a")
-		p.Ask(ask(gang, 0))
+		claim := gangNamed("a")
+		p.Ask(ask(claim, 0))
 		p.settle()
-		p.mustAsk(t, ask(gang, 0))
-		p.GiveBack(gang)
-		p.cluster.has(t, gang)
-		p.Ask(ask(gang, 0))
+		p.mustAsk(t, ask(claim, 0))
+		p.GiveBack(claim)
+		p.cluster.has(t, claim)
+		p.Ask(ask(claim, 0))
 		p.settle()
-		if p.mustAsk(t, ask(gang, 0)).Plan == nil {
+		if p.mustAsk(t, ask(claim, 0)).Plan == nil {
 			t.Error("no plan at the second try")
 		}
 	})
@@ -231,10 +232,10 @@ func TestPlannerTakesAPlanBackThatCouldNotBeWritten(t *testing.T) {
 func TestPlannerAnswersForThePodsThatThereAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := runPlanner(t, 1)
-		gang := gangNamed("a")
-		p.Ask(ask(gang, 0, "pod-1"))
+		claim := gangNamed("a")
+		p.Ask(ask(claim, 0, "pod-1"))
 		p.settle()
-		if _, ok := p.Ask(ask(gang, 0, "pod-2")); ok {
+		if _, ok := p.Ask(ask(claim, 0, "pod-2")); ok {
 			t.Error("the answer is for a pod that is gone")
 		}
 		if got := p.settle(); !slices.Equal(got, []string{"a"}) {
@@ -246,8 +247,8 @@ func TestPlannerAnswersForThePodsThatThereAre(t *testing.T) {
 func TestPlannerTellsARefusalOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := runPlanner(t, 0)
-		gang := gangNamed("a")
-		p.Ask(ask(gang, 0))
+		claim := gangNamed("a")
+		p.Ask(ask(claim, 0))
 		p.settle()
 		for range 5 {
 			p.Changed()
@@ -291,13 +292,48 @@ func TestPlannerForgets(t *testing.T) {
 }
 
 func TestPlannerLetsGoOfDevicesOfAPlanThatIsBeingUnfenced(t *testing.T) {
-	gang := gangNamed("a")
-	gang.Status.Plan = planOf("0")
-	gang.Status.Plan.Step = v1alpha1.StepUnfencing
+	claim := gangNamed("a")
+	claim.Status.Plan = planOf("0")
+	claim.Status.Plan.Step = v1alpha1.StepUnfencing
 	p := newPlanner(newFakeCluster(1), clock.RealClock{}, nil, nil)
-	p.Observe(gang)
-	p.cluster.(*fakeCluster).has(t, gang)
-	if gang.Status.Plan == nil {
+	p.Observe(claim)
+	p.cluster.(*fakeCluster).has(t, claim)
+	if claim.Status.Plan == nil {
 		t.Error("the GangClaim of the cache was changed")
 	}
+}
+
+func TestPlannerLetsGoOfDevicesOfAPlanThatWasTakenBack(t *testing.T) {
+	for reason, free := range map[string]bool{
+		gang.StateTakingBack:  false, // its fence may still be up
+		gang.ReasonBackingOff: true,
+		gang.ReasonPlanning:   true,
+	} {
+		claim := gangNamed("a")
+		claim.Status.Plan = planOf("0")
+		claim.Status.Plan.Step = v1alpha1.StepTakingBack
+		claim.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPlanned, Status: metav1.ConditionFalse, Reason: reason}}
+		c := newFakeCluster(1)
+		newPlanner(c, clock.RealClock{}, nil, nil).Observe(claim)
+		if free {
+			c.has(t, claim)
+		} else {
+			c.has(t, claim, "0")
+		}
+	}
+}
+
+func TestPlannerPlansAnewWhenThePriorityHasChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 1)
+		first, second := gangNamed("first"), gangNamed("second")
+		p.Ask(ask(first, 2))
+		p.Ask(ask(second, 1))
+		p.settle()
+		p.Ask(ask(second, 3)) // a PriorityClass was replaced
+		p.settle()
+		if p.mustAsk(t, ask(second, 3)).Plan == nil || p.mustAsk(t, ask(first, 2)).Plan != nil {
+			t.Error("the order is that of the priorities before")
+		}
+	})
 }
