@@ -6,6 +6,7 @@ package v1alpha1
 import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // GangClaim says what a gang needs: pods that are only useful together, each with a number of devices
@@ -122,12 +123,14 @@ type GangClaimSpec struct {
 	SchedulingTimeout *metav1.Duration `json:"schedulingTimeout,omitempty"`
 
 	// RestartGracePeriod is how long the gang's devices stay reserved after all members run, and after
-	// one was lost, so that a member that fails gets its place back. Default: 5m.
+	// one was lost, so that a member that fails gets its place back. At most 1h, and less where no pod of
+	// the gang is left. Default: 5m.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.size() > 0 && self.matches('^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}([.][0-9]{1,9})?s)?([0-9]{1,9}([.][0-9]{1,6})?ms)?$')",message="restartGracePeriod must be a duration of 0s or more in hours, minutes and seconds, such as 90s, 10m or 1h30m"
+	// +kubebuilder:validation:XValidation:rule="self.size() > 0 && self.matches('^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}([.][0-9]{1,9})?s)?([0-9]{1,9}([.][0-9]{1,6})?ms)?$')",message="restartGracePeriod must be a duration of 0s or more in hours, minutes and seconds, such as 90s, 5m or 1h"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}([.][0-9]{1,9})?s)?([0-9]{1,9}([.][0-9]{1,6})?ms)?$') || self.size() == 0 || duration(self) <= duration('1h')",message="restartGracePeriod must be at most 1h, since it keeps devices from all other gangs: set it to 1h or less"
 	RestartGracePeriod *metav1.Duration `json:"restartGracePeriod,omitempty"`
 
 	// Defragmentation says whether pods may be moved to make room for this gang. Default: Never.
@@ -236,6 +239,21 @@ type GangClaimStatus struct {
 	// +optional
 	TimedOut string `json:"timedOut,omitempty"`
 
+	// Attempts is how many plans were made for this GangClaim.
+	// +optional
+	Attempts int32 `json:"attempts,omitempty"`
+
+	// Started are the UIDs of the pods that were started as members of this run, while they exist: by them a
+	// member that has succeeded is told from a pod of an earlier run.
+	// +optional
+	// +listType=set
+	Started []types.UID `json:"started,omitempty"`
+
+	// IdleSince is when a gang that was started was found to have no pod left that has not ended. When none
+	// comes, the gang is over some time later, and its devices are not reserved any longer.
+	// +optional
+	IdleSince *metav1.MicroTime `json:"idleSince,omitempty"`
+
 	// Plan is the assignment of members to devices. That it is written here commits it: fences, the
 	// ResourceClaimTemplate and everything else follow from it.
 	// +optional
@@ -251,10 +269,11 @@ type GangClaimStatus struct {
 // GangPlan is the assignment of members to devices. Members are interchangeable: whichever members the
 // scheduler puts on a placement, the others fit the rest.
 type GangPlan struct {
-	// Hash identifies the plan: 16 hexadecimal digits over the gang's UID, Attempt and the placements.
+	// Hash identifies the plan: 16 hexadecimal digits over the gang's UID, Attempt, the time
+	// at which it was committed, and the placements. No two plans have the same.
 	Hash string `json:"hash"`
 
-	// Attempt counts the plans of this GangClaim, from 1.
+	// Attempt is the how manieth plan of this GangClaim this is, from 1: status.attempts when it was made.
 	Attempt int32 `json:"attempt"`
 
 	// Members is how many members the plan places: all of the gang, or those to be replaced.

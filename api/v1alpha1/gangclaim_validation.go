@@ -6,6 +6,7 @@ package v1alpha1
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -17,6 +18,9 @@ import (
 // maxDriverNameLength is how many characters the name of a DRA driver may have
 // (resource.k8s.io/v1 DeviceRequestAllocationResult.driver).
 const maxDriverNameLength = 63
+
+// MaxRestartGracePeriod is the longest restartGracePeriod of a GangClaim: a fence keeps devices from everybody.
+const MaxRestartGracePeriod = time.Hour
 
 // ValidateGangClaim reports what the API server would refuse in the ResourceClaimTemplate of the gang,
 // and what the node plugin would refuse in its claims: faults that would show only when devices are
@@ -31,6 +35,10 @@ func ValidateGangClaim(claim *GangClaim) field.ErrorList {
 		errs = append(errs, field.TooLong(field.NewPath("metadata", "name"), name, validation.LabelValueMaxLength))
 	}
 	spec := field.NewPath("spec")
+	if grace := claim.Spec.RestartGracePeriod; grace != nil && (grace.Duration < 0 || grace.Duration > MaxRestartGracePeriod) {
+		errs = append(errs, field.Invalid(spec.Child("restartGracePeriod"), grace.Duration.String(),
+			"must be 0s or more and at most 1h, since it keeps devices from all other gangs: set it to 1h or less"))
+	}
 	for i, selector := range claim.Spec.Selectors {
 		errs = append(errs, validateGangSelector(selector, spec.Child("selectors").Index(i))...)
 	}

@@ -6,6 +6,7 @@ package v1alpha1
 import (
 	"strings"
 	"testing"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,6 +47,9 @@ func TestValidateGangClaim(t *testing.T) {
 		"numbers alone are enough":           {claim: gangClaim(func(*GangClaim) {})},
 		"a name as long as a label's value":  {claim: gangClaim(func(c *GangClaim) { c.Name = strings.Repeat("a", 63) })},
 		"a name longer than a label's value": {gangClaim(func(c *GangClaim) { c.Name = strings.Repeat("a", 64) }), []string{"metadata.name", "63"}},
+		"the longest restart grace":          {claim: gangClaim(func(c *GangClaim) { c.Spec.RestartGracePeriod = &metav1.Duration{Duration: time.Hour} })},
+		"a restart grace that is too long":   {gangClaim(func(c *GangClaim) { c.Spec.RestartGracePeriod = &metav1.Duration{Duration: time.Hour + 1} }), []string{"spec.restartGracePeriod", "1h or less"}},
+		"a restart grace below zero":         {gangClaim(func(c *GangClaim) { c.Spec.RestartGracePeriod = &metav1.Duration{Duration: -1} }), []string{"spec.restartGracePeriod", "0s or more"}},
 		"a selector of the greatest length":  {claim: gangClaim(withSelector(long))},
 		"a selector that is too long":        {gangClaim(withSelector(long + "a")), []string{"spec.selectors[0].cel.expression", "split it"}},
 		"an empty selector":                  {gangClaim(withSelector("")), []string{"spec.selectors[0].cel.expression", "remove the selector"}},

@@ -50,8 +50,9 @@ const (
 	// "namespace/name", for people and for messages. What decides is GangLabel.
 	GangClaimAnnotation = GroupName + "/gangclaim"
 
-	// TouchedAnnotation on a Pod, a ResourceClaim or a DeviceTaintRule has no meaning: writing it makes
-	// other controllers look at the object again.
+	// TouchedAnnotation on a Pod or a DeviceTaintRule is what the controller did to the object last, and when:
+	// "created", "touched" or "neutralized", a space, and a time of RFC 3339 with nanoseconds. Writing it makes other
+	// controllers look at the object again; by its time the controller waits before it acts again.
 	TouchedAnnotation = GroupName + "/touched"
 )
 

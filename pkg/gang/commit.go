@@ -17,9 +17,13 @@ import (
 // commit puts a plan into the status: the commit point. Nothing of the plan exists before.
 func (t *turn) commit(found *v1alpha1.GangPlan) {
 	plan := found.DeepCopy()
-	plan.Attempt = 1
-	if t.plan != nil {
-		plan.Attempt = t.plan.Attempt + 1
+	if t.plan != nil { // of a version that did not count in the status
+		t.status.Attempts = max(t.status.Attempts, t.plan.Attempt)
+	}
+	t.status.Attempts++
+	plan.Attempt = t.status.Attempts
+	if t.need() >= int(t.Claim.Spec.Members) {
+		t.status.Started = nil // a new run
 	}
 	plan.Step, plan.StepSince, plan.Reason = v1alpha1.StepFencing, metav1.NewMicroTime(t.Now), ""
 	plan.Hash = planHash(t.Claim, plan)

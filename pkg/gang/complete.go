@@ -7,19 +7,55 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
 
-// over ends a gang that was started and of which no pod lives and no claim is left. Pods that come later
-// start it anew.
+// noteIdle writes into the status since when no pod of a gang that was started lives.
+func (t *turn) noteIdle() {
+	switch idle := t.wasStarted() && !t.live(); {
+	case !idle:
+		t.status.IdleSince = nil
+	case t.status.IdleSince == nil:
+		now := metav1.NewMicroTime(t.Now)
+		t.status.IdleSince = &now
+	}
+}
+
+// idle is how long no pod of the gang has lived, if none does.
+func (t *turn) idle() (time.Duration, bool) {
+	if t.status.IdleSince == nil {
+		return 0, false
+	}
+	return t.since(t.status.IdleSince.Time), true
+}
+
+// idleHold is how long pods are still expected for a gang of which none lives: as long as controllers take
+// that make pods anew. Not at all when every member has succeeded.
+func (v *view) idleHold() time.Duration {
+	switch {
+	case len(v.finished()) >= int(v.Claim.Spec.Members):
+		return 0
+	case slices.ContainsFunc(v.ended, func(m member) bool { return m.pod.Status.Phase == corev1.PodFailed }):
+		return FailedHoldFor
+	default:
+		return EmptyHoldFor
+	}
+}
+
+// over ends a gang that was started, of which no pod lives and none is expected, and no claim is left. Pods that
+// come later start it anew.
 func (t *turn) over() bool {
-	if !t.wasStarted() || t.live() || len(t.ending) > 0 || len(t.candidates) > 0 {
+	idle, is := t.idle()
+	if !is || len(t.ending) > 0 || slices.ContainsFunc(t.Claims, t.ours) {
 		return false
 	}
-	if slices.ContainsFunc(t.Claims, t.ours) {
+	if left := t.idleHold() - idle; left > 0 && !isTrue(t.Claim.Status.Conditions, v1alpha1.ConditionCompleted) {
+		t.again(left)
 		return false
 	}
 	t.forget()
@@ -33,8 +69,7 @@ func (t *turn) over() bool {
 // wasStarted says whether the gang has run: it is over when nothing of it is left, instead of waiting
 // for its members.
 func (t *turn) wasStarted() bool {
-	_, released := t.releasedSince()
-	return released || isTrue(t.Claim.Status.Conditions, v1alpha1.ConditionCompleted)
+	return t.wasReleased() || isTrue(t.Claim.Status.Conditions, v1alpha1.ConditionCompleted)
 }
 
 // outcome is how the members ended.

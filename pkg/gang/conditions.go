@@ -44,7 +44,7 @@ func (t *turn) set(conditionType string, is bool, reason, message string) {
 		status = metav1.ConditionTrue
 	}
 	meta.SetStatusCondition(&t.status.Conditions, metav1.Condition{
-		Type: conditionType, Status: status, Reason: reason, Message: message,
+		Type: conditionType, Status: status, Reason: reason, Message: clip(message, maxMessage),
 		ObservedGeneration: t.Claim.Generation, LastTransitionTime: metav1.NewTime(t.Now),
 	})
 }
@@ -58,7 +58,7 @@ func (t *turn) replacing() string {
 }
 
 // released says whether every member of the gang was seen allocated. It stays so while any of these members
-// lives or has finished, whatever becomes of the others.
+// lives or has finished, whatever becomes of the others, and until pods come for the next run.
 func (t *turn) released() bool {
 	if p := t.status.Plan; p != nil {
 		switch p.Step {
@@ -66,16 +66,13 @@ func (t *turn) released() bool {
 			return true
 		}
 	}
-	_, was := t.releasedSince()
-	return t.completed || was && len(t.settled)+len(t.ending)+len(t.finished()) > 0 || len(t.settled) > 0 && t.need() == 0
+	was := t.wasReleased()
+	return t.completed || was && (!t.live() || len(t.settled)+len(t.ending)+len(t.finished()) > 0) || len(t.settled) > 0 && t.need() == 0
 }
 
-// releasedSince is when the gang was started.
-func (v *view) releasedSince() (*metav1.Time, bool) {
-	if !isTrue(v.Claim.Status.Conditions, v1alpha1.ConditionReleased) {
-		return nil, false
-	}
-	return &condition(v.Claim.Status.Conditions, v1alpha1.ConditionReleased).LastTransitionTime, true
+// wasReleased says whether the gang was started when its status was last written.
+func (v *view) wasReleased() bool {
+	return isTrue(v.Claim.Status.Conditions, v1alpha1.ConditionReleased)
 }
 
 func condition(conditions []metav1.Condition, conditionType string) *metav1.Condition {

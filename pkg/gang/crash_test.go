@@ -168,6 +168,35 @@ func scenarios() []scenario {
 			end: all(completed("g"), noRules, noTemplates),
 		},
 		{
+			name:  "one member succeeded, the other fails while the fence is held, and is replaced",
+			world: func() *gangtest.World { return gangWorld("job") },
+			events: []event{{running("g", 2), func(w *gangtest.World) {
+				w.EndPod("p0", corev1.PodSucceeded)
+				replace("p1", "q1")(w)
+			}}},
+			end: all(running1, noRules),
+		},
+		{
+			name:  "one member succeeded, the other fails after the fence went, and is replaced later",
+			world: func() *gangtest.World { return gangWorld("job") },
+			events: []event{
+				{running("g", 2), func(w *gangtest.World) { w.EndPod("p0", corev1.PodSucceeded) }},
+				{noRules, func(w *gangtest.World) { w.EndPod("p1", corev1.PodFailed) }},
+				{state(gang.StateDegraded), func(w *gangtest.World) { w.AddPod("q1", "g", "job") }},
+			},
+			end: all(running1, noRules),
+		},
+		{
+			name:  "one member succeeded, the other failed, the gang is completed, and then comes the replacement",
+			world: func() *gangtest.World { return gangWorld("job") },
+			events: []event{
+				{running("g", 2), func(w *gangtest.World) { w.EndPod("p0", corev1.PodSucceeded) }},
+				{noRules, func(w *gangtest.World) { w.EndPod("p1", corev1.PodFailed) }},
+				{completed("g"), func(w *gangtest.World) { w.AddPod("q1", "g", "job") }},
+			},
+			end: all(running1, noRules),
+		},
+		{
 			name:  "a gang that has ended is started again by new pods",
 			world: func() *gangtest.World { return gangWorld("job") },
 			events: []event{{running("g", 2), func(w *gangtest.World) {
@@ -233,6 +262,11 @@ func running(name string, n int) predicate {
 		g := w.Gangs[name]
 		return g != nil && g.Status.Ready == fmt.Sprintf("%d/%d", n, n) && is(g, v1alpha1.ConditionRunning)
 	}
+}
+
+// running1 says whether the gang goes on with one member, as the other has succeeded.
+func running1(w *gangtest.World) bool {
+	return w.Gangs["g"].Status.Ready == "1/2" && is(w.Gangs["g"], v1alpha1.ConditionRunning)
 }
 
 func completed(name string) predicate {

@@ -43,6 +43,8 @@ func Decide(o Observation) Decision {
 	if !hasFinalizer(o.Claim) {
 		t.act(AddFinalizer{ref(o.Claim)})
 	}
+	t.noteIdle()
+	t.noteStarted()
 	for t.step() {
 		t.actions = slices.DeleteFunc(t.actions, func(a Action) bool { return a.Verb() != "AddFinalizer" })
 	}
@@ -66,7 +68,9 @@ type turn struct {
 }
 
 func newTurn(v *view) *turn {
-	return &turn{view: v, status: *v.Claim.Status.DeepCopy()}
+	t := &turn{view: v, status: *v.Claim.Status.DeepCopy()}
+	t.status.Plan = v.plan
+	return t
 }
 
 // step makes the decisions of the step that the plan is in, and says whether that led to another one,
@@ -104,7 +108,7 @@ func (t *turn) enter(step v1alpha1.GangStep) bool {
 // giveUp starts to take the plan back.
 func (t *turn) giveUp(why verdict) bool {
 	t.enter(v1alpha1.StepTakingBack)
-	t.plan.Reason = why.reason + ": " + why.message
+	t.plan.Reason = clip(why.reason+": "+why.message, maxMessage)
 	return true
 }
 
@@ -131,7 +135,13 @@ func (t *turn) again(d time.Duration) {
 
 // inStep is how long the plan has been in its step.
 func (t *turn) inStep() time.Duration {
-	return t.Now.Sub(t.plan.StepSince.Time)
+	return t.since(t.plan.StepSince.Time)
+}
+
+// since is how long ago something was. Another leader's clock may have been ahead: what it wrote lies in the
+// future then, and counts as now.
+func (v *view) since(at time.Time) time.Duration {
+	return max(0, v.Now.Sub(at))
 }
 
 // observedIn says whether the observation was made when the plan was in this step already, and not

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -706,6 +707,36 @@ func TestStartAndHold(t *testing.T) {
 			planned: gang.ReasonPlanned, state: gang.StateDegraded, step: v1alpha1.StepUnfencing, verbs: "NeutralizeRules",
 		},
 		{
+			name: "all members failed and none is made anew: held for the Job controller's longest back-off, not for an hour", until: holding,
+			change: changes(hourOfGrace, func(w *gangtest.World) {
+				w.EndPod("p0", corev1.PodFailed)
+				w.EndPod("p1", corev1.PodFailed)
+				w.RunClaimController()
+				_, _ = w.Reconcile("g")
+			}),
+			later:   6 * time.Minute,
+			planned: gang.ReasonPlanned, state: gang.StateDegraded, step: v1alpha1.StepUnfencing, verbs: "NeutralizeRules",
+		},
+		{
+			name: "a grace of more than an hour, of before there was a limit, is an hour", until: holding,
+			change: func(w *gangtest.World) {
+				w.UpdateGang("g", func(g *v1alpha1.GangClaim) { g.Spec.RestartGracePeriod = &metav1.Duration{Duration: 99 * time.Hour} })
+			},
+			later:   time.Hour,
+			planned: gang.ReasonPlanned, state: gang.StateRunning, step: v1alpha1.StepUnfencing, verbs: "NeutralizeRules",
+		},
+		{
+			name: "the last member failed after the fence went: not over before its replacement can exist", until: all(step("g", v1alpha1.StepUnfencing), noRules),
+			change: changes(func(w *gangtest.World) {
+				w.EndPod("p0", corev1.PodSucceeded)
+				w.EndPod("p1", corev1.PodFailed)
+				w.RunClaimController()
+				_, _ = w.Reconcile("g")
+			}),
+			later:   359 * time.Second,
+			planned: gang.ReasonPlanned, state: gang.StateDegraded, step: v1alpha1.StepUnfencing,
+		},
+		{
 			name: "all pods were deleted: over", until: completed("g"), world: deletedWhileHeld,
 			planned: gang.ReasonCompleted, state: gang.StateCompleted, says: "of 2 members 2 were deleted",
 		},
@@ -751,6 +782,112 @@ func state(reason string) predicate {
 	}
 }
 
+func hourOfGrace(w *gangtest.World) {
+	w.UpdateGang("g", func(g *v1alpha1.GangClaim) { g.Spec.RestartGracePeriod = &metav1.Duration{Duration: time.Hour} })
+}
+
+// Another leader's clock was an hour ahead: what it wrote counts as now, and nothing waits for that hour.
+func TestTimesFromTheFuture(t *testing.T) {
+	ahead := func(w *gangtest.World) { w.Now = w.Now.Add(-time.Hour) }
+	check(t, []rule{
+		{
+			name: "a rule made in the future is touched", until: step("g", v1alpha1.StepFencing), change: ahead,
+			planned: gang.ReasonPlanned, state: gang.StateFencing, step: v1alpha1.StepFencing, verbs: "TouchRules",
+		},
+		{
+			name: "a rule that lost its effect in the future is stamped anew", change: ahead,
+			until: func(w *gangtest.World) bool {
+				for _, r := range w.Rules {
+					return r.Spec.Taint.Effect == resourceapi.DeviceTaintEffectNone
+				}
+				return false
+			},
+			planned: gang.ReasonPlanned, state: gang.StateRunning, step: v1alpha1.StepUnfencing, verbs: "NeutralizeRules",
+		},
+	})
+	for _, begins := range []v1alpha1.GangStep{v1alpha1.StepFencing, v1alpha1.StepReleasing, v1alpha1.StepHolding, v1alpha1.StepUnfencing} {
+		w := gangWorld("job")
+		for _, now := range []predicate{step("g", begins), all(running("g", 2), noRules)} {
+			if ok, err := w.Run(6*time.Minute, func() bool { return now(w) }); !ok || err != nil {
+				t.Errorf("in step %s: the gang does not run and lose its fence: %v, %+v", begins, err, w.Gangs["g"].Status.Plan)
+			}
+			ahead(w)
+		}
+	}
+}
+
+// A rule cannot be made: someone deleted it, and a finalizer keeps it. The plan is given up, and the gang planned anew.
+func TestFencingEnds(t *testing.T) {
+	w := gangWorld("job")
+	fencing := step("g", v1alpha1.StepFencing)
+	if ok, err := w.Run(time.Minute, func() bool { return fencing(w) && len(w.Rules) > 0 }); !ok || err != nil {
+		t.Fatal(err)
+	}
+	var kept string
+	for n, r := range w.Rules {
+		r = r.DeepCopy()
+		r.DeletionTimestamp = ptr.To(metav1.NewTime(w.Now))
+		w.Rules[n], kept = r, n
+	}
+	if ok, err := w.Run(40*time.Second, func() bool { return step("g", v1alpha1.StepTakingBack)(w) }); !ok || err != nil {
+		t.Fatalf("the plan is not given up: %v", err)
+	}
+	if why := w.Gangs["g"].Status.Plan.Reason; !strings.HasPrefix(why, "FenceTimeout: ") || !strings.Contains(why, kept+" is being deleted and has a finalizer") {
+		t.Errorf("given up because %s", why)
+	}
+	if ok, err := w.Run(3*time.Minute, func() bool { return running("g", 2)(w) }); !ok || err != nil {
+		t.Errorf("the gang does not run under another plan: %v, %+v", err, w.Gangs["g"].Status.Plan)
+	}
+}
+
+// A PodGroup with the entry of its pods has one claim for all of them.
+func TestClaimOfAPodGroupIsRefused(t *testing.T) {
+	w := released("job", true)()
+	if ok, err := w.Run(time.Minute, func() bool { return step("g", v1alpha1.StepReleasing)(w) }); !ok || err != nil {
+		t.Fatal(err)
+	}
+	c := w.ClaimOf(w.Pods["p0"]).DeepCopy()
+	c.OwnerReferences[0].Kind, c.OwnerReferences[0].Name, c.OwnerReferences[0].UID = "PodGroup", "group", "group-uid"
+	w.Claims[c.Name] = c
+	d, err := w.Reconcile("g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := d.Status.Plan; p.Step != v1alpha1.StepTakingBack || !strings.Contains(p.Reason, "was made for PodGroup group") {
+		t.Errorf("step is %s because %s", p.Step, p.Reason)
+	}
+}
+
+// Members with spec.schedulingGroup, which is scheduled as a whole by kube-scheduler, are members as others.
+func TestPodsOfAPodGroupAreMembers(t *testing.T) {
+	w := gangtest.NewWorld(gangtest.Node("a", 2, 4)...)
+	w.AddGang("g", 2, 4)
+	for _, name := range []string{"p0", "p1"} {
+		w.AddPod(name, "g", "job", func(p *corev1.Pod) {
+			p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("group")}
+		})
+	}
+	if ok, err := w.Run(time.Minute, func() bool { return running("g", 2)(w) }); !ok || err != nil {
+		t.Errorf("the gang does not run: %v, %+v", err, w.Gangs["g"].Status)
+	}
+}
+
+func TestAttemptsAreCountedOverPlansThatAreForgotten(t *testing.T) {
+	w := released("job", true)()
+	if ok, err := w.Run(5*time.Minute, func() bool { return w.Gangs["g"].Status.Attempts == 2 }); !ok || err != nil {
+		t.Fatalf("no second attempt: %v", err)
+	}
+	devices := w.Devices
+	w.Devices = nil
+	if ok, err := w.Run(5*time.Minute, func() bool { return w.Gangs["g"].Status.Plan == nil }); !ok || err != nil {
+		t.Fatalf("the plan is not forgotten: %v", err)
+	}
+	w.Devices = devices
+	if ok, err := w.Run(5*time.Minute, func() bool { return w.Gangs["g"].Status.Plan != nil }); !ok || err != nil || w.Gangs["g"].Status.Plan.Attempt != 3 {
+		t.Errorf("the plan after two is %+v, %v", w.Gangs["g"].Status.Plan, err)
+	}
+}
+
 func degraded(w *gangtest.World) bool {
 	return len(w.Pods) == 0 && find(w.Gangs["g"].Status, v1alpha1.ConditionRunning).Reason == gang.StateDegraded
 }
@@ -788,46 +925,90 @@ func TestTerminate(t *testing.T) {
 	})
 }
 
-func TestEventsAreSentOnceAndToThePodsThatWait(t *testing.T) {
+func told(events []gang.Event) []string {
+	var out []string
+	for _, e := range events {
+		on := "g"
+		if e.Pod != nil {
+			on = e.Pod.Name
+		}
+		out = append(out, on+" "+e.Type+" "+e.Reason)
+	}
+	return out
+}
+
+func TestEventsAreSentOnceForAReasonAndToThePodsThatWait(t *testing.T) {
 	w := noRoom()
+	plan := w.Plan
+	w.Plan = func(w *gangtest.World, g placement.Gang) placement.Decision {
+		d := plan(w, g)
+		d.Refusal.Message += w.Now.String() // changes each time
+		return d
+	}
 	for range 3 {
 		if _, err := w.Reconcile("g"); err != nil {
 			t.Fatal(err)
 		}
 		w.Now = w.Now.Add(time.Second)
 	}
-	var got []string
-	for _, e := range w.Events {
-		on := "g"
-		if e.Pod != nil {
-			on = e.Pod.Name
-		}
-		got = append(got, on+" "+e.Type+" "+e.Reason)
-	}
-	want := []string{
-		"g Normal Planning", "p0 Normal Planning", "p1 Normal Planning",
-		"g Warning NoFeasibleDomain", "p0 Warning NoFeasibleDomain", "p1 Warning NoFeasibleDomain",
-	}
-	if !slices.Equal(got, want) {
+	want := []string{"g Warning NoFeasibleDomain", "p0 Warning NoFeasibleDomain", "p1 Warning NoFeasibleDomain"}
+	if got := told(w.Events); !slices.Equal(got, want) {
 		t.Errorf("events are\n%s", strings.Join(got, "\n"))
 	}
 }
 
-func TestLongMessagesFitAnEvent(t *testing.T) {
+func TestEventsOfAGangThatStartsAndLosesAMember(t *testing.T) {
+	w := gangWorld("job")
+	for _, e := range []event{{running("g", 2), replace("p0", "q0")}, {all(running("g", 2), noRules), func(*gangtest.World) {}}} {
+		if ok, err := w.Run(10*time.Minute, func() bool { return e.when(w) }); !ok || err != nil {
+			t.Fatal(err)
+		}
+		e.do(w)
+	}
+	want := []string{
+		"g Normal Planned", "p0 Normal Planned", "p1 Normal Planned", "g Normal Released", "g Normal Running",
+		"g Warning Degraded", "g Normal Planned", "q0 Normal Planned", "g Normal Running",
+	}
+	if got := told(w.Events); !slices.Equal(got, want) {
+		t.Errorf("events are\n%s", strings.Join(got, "\n"))
+	}
+}
+
+func TestDefragmentationThatIsNotAvailableIsSaidOnce(t *testing.T) {
+	w := noRoom()
+	w.UpdateGang("g", func(g *v1alpha1.GangClaim) { g.Spec.Defragmentation = v1alpha1.DefragmentationEvict })
+	for range 3 {
+		if _, err := w.Reconcile("g"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(strings.Join(told(w.Events), "\n"), "g Warning DefragmentationNotAvailable"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+	if m := find(w.Gangs["g"].Status, v1alpha1.ConditionPlanned).Message; !strings.HasSuffix(m, "spec.defragmentation Evict is not available yet, and nothing is moved") {
+		t.Errorf("the gang waits because %s", m)
+	}
+}
+
+func TestLongMessagesFit(t *testing.T) {
 	w := noRoom()
 	w.Plan = func(*gangtest.World, placement.Gang) placement.Decision {
-		return placement.Decision{Refusal: &placement.Refusal{Reason: "R", Message: strings.Repeat("x", 5000)}}
+		return placement.Decision{Refusal: &placement.Refusal{Reason: "R", Message: strings.Repeat("×", 50000)}}
 	}
 	w.UpdateGang("g", func(g *v1alpha1.GangClaim) { g.Finalizers = []string{gang.Finalizer} })
 	d, err := w.Reconcile("g")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range d.Events {
-		if len(e.Message) != 1000 || !strings.HasSuffix(e.Message, "...") {
-			t.Errorf("a message of %d bytes", len(e.Message))
+	fits := func(what, message string, most int) {
+		if len(message) > most || len(message) < most-4 || !strings.HasSuffix(message, "×...") || !utf8.ValidString(message) {
+			t.Errorf("%s has %d bytes, and ends with %q", what, len(message), message[len(message)-8:])
 		}
 	}
+	for _, e := range d.Events {
+		fits("an event", e.Message, 1000)
+	}
+	fits("a condition", find(d.Status, v1alpha1.ConditionPlanned).Message, 2048)
 }
 
 // Claims come from one cache and holders from another: that of p1 is gone from the first, or has no allocation there

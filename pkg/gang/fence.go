@@ -13,6 +13,11 @@ func (t *turn) fence() bool {
 	t.be(StateFencing, "the planned devices are being reserved")
 	t.clearStrays()
 	if f := t.keepFence(); !f.complete() {
+		left := FenceFor - t.inStep()
+		if left <= 0 {
+			return t.giveUp(because(ReasonFenceTimeout, "not all planned devices could be reserved within %s: %s", FenceFor, f.missing()))
+		}
+		t.again(left)
 		return false
 	}
 	return t.enter(v1alpha1.StepQuiescing)

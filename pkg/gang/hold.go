@@ -47,10 +47,13 @@ func (t *turn) noteLoss() {
 	}
 }
 
-// held is how long the fence was kept since all members ran, or since one was lost.
+// held is how long the fence was kept since all members ran, since one was lost, or since none is left.
 func (t *turn) held() time.Duration {
+	if idle, is := t.idle(); is {
+		return idle
+	}
 	if since := t.plan.DegradedSince; since != nil {
-		return t.Now.Sub(since.Time)
+		return t.since(since.Time)
 	}
 	return t.inStep()
 }
@@ -58,19 +61,13 @@ func (t *turn) held() time.Duration {
 // grace is how long the fence is kept.
 func (t *turn) grace() time.Duration {
 	grace := restartGracePeriod(t.Claim)
-	switch {
-	case t.live():
-		if t.need() > 0 && t.freed() == nil && t.devicesComeFree().ok {
-			return 0 // what is reserved cannot serve the replacement
-		}
-		return grace
-	case len(t.ended) > 0 && len(t.ended) == len(t.finished()):
-		return 0 // all succeeded
-	case len(t.ended) == 0:
-		return min(grace, EmptyHoldFor)
-	default:
-		return grace
+	if !t.live() {
+		return min(grace, t.idleHold())
 	}
+	if t.need() > 0 && t.freed() == nil && t.devicesComeFree().ok {
+		return 0 // what is reserved cannot serve the replacement
+	}
+	return grace
 }
 
 // unfence removes the rules. Without them the step is the rest of the gang's life: a member that is

@@ -6,6 +6,7 @@ package gang
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -70,9 +71,19 @@ type view struct {
 	pods map[types.UID]*corev1.Pod
 }
 
+// planNow is the plan in a status, with a step that began in the future, by another leader's clock, begun now.
+func planNow(plan *v1alpha1.GangPlan, now time.Time) *v1alpha1.GangPlan {
+	if plan == nil || !plan.StepSince.After(now) {
+		return plan
+	}
+	plan = plan.DeepCopy()
+	plan.StepSince = metav1.NewMicroTime(now)
+	return plan
+}
+
 // look sorts an observation out.
 func look(o Observation) *view {
-	v := &view{Observation: o, plan: o.Claim.Status.Plan, pods: map[types.UID]*corev1.Pod{}}
+	v := &view{Observation: o, plan: planNow(o.Claim.Status.Plan, o.Now), pods: map[types.UID]*corev1.Pod{}}
 	generated, named := map[types.UID]*resourceapi.ResourceClaim{}, map[types.UID]string{}
 	for _, pod := range o.Pods {
 		for _, c := range pod.Spec.ResourceClaims {
@@ -168,16 +179,13 @@ func (v *view) newcomers() []member {
 	return filter(v.candidates, func(m member) bool { return !v.isKept(m) })
 }
 
-// finished are members that succeeded since the gang was started: they need no replacement. Pods of an
+// finished are members that were started in this run and have succeeded: they need no replacement. Pods of an
 // earlier run that still exist are not among them: a gang runs anew when none of its members lives and pods
 // come for all of them, or for some after all have succeeded.
 func (v *view) finished() []member {
-	since, ok := v.releasedSince()
-	if !ok {
-		return nil
-	}
+	started := v.Claim.Status.Started
 	list := filter(v.ended, func(m member) bool {
-		return m.pod.Status.Phase == corev1.PodSucceeded && !finishedAt(m.pod).Before(since)
+		return m.pod.Status.Phase == corev1.PodSucceeded && slices.Contains(started, m.pod.UID)
 	})
 	members, waiting := int(v.Claim.Spec.Members), len(v.newcomers())
 	if len(v.settled)+len(v.kept()) == 0 && waiting > 0 && max(waiting, len(list)) >= members {
@@ -186,15 +194,15 @@ func (v *view) finished() []member {
 	return list
 }
 
-// finishedAt is when the last container of a pod ended; zero when that is not known.
-func finishedAt(pod *corev1.Pod) *metav1.Time {
-	last := &metav1.Time{}
-	for i := range pod.Status.ContainerStatuses {
-		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil && last.Before(&t.FinishedAt) {
-			last = &t.FinishedAt
+// noteStarted writes into the status which pods the start gate is open for, or about to be opened.
+func (t *turn) noteStarted(opening ...member) {
+	started := slices.DeleteFunc(t.status.Started, func(uid types.UID) bool { return t.pods[uid] == nil })
+	for _, m := range slices.Concat(t.settled, opening) {
+		if !slices.Contains(started, m.pod.UID) {
+			started = append(started, m.pod.UID)
 		}
 	}
-	return last
+	t.status.Started = started
 }
 
 // need is how many members have no place.

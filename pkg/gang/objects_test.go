@@ -61,7 +61,7 @@ func TestRulesAreOneForAWholePoolElseOneForADevice(t *testing.T) {
 		s := r.Spec.DeviceSelector
 		got = append(got, fmt.Sprintf("%s %s/%s/%s %s=%s:%s [%s]", r.Name, *s.Driver, *s.Pool, ptr.Deref(s.Device, "*"), r.Spec.Taint.Key,
 			r.Spec.Taint.Value, r.Spec.Taint.Effect, r.Annotations[DevicesAnnotation]))
-		if r.Labels[v1alpha1.GangLabel] != "gang-uid" || r.Labels[v1alpha1.PlanLabel] != plan.Hash || r.Annotations[GangClaimAnnotation] != "ml/g" {
+		if r.Labels[v1alpha1.GangLabel] != "gang-uid" || r.Labels[v1alpha1.PlanLabel] != plan.Hash || r.Annotations[v1alpha1.GangClaimAnnotation] != "ml/g" {
 			t.Errorf("%s has labels %v and annotations %v", r.Name, r.Labels, r.Annotations)
 		}
 	}
@@ -97,7 +97,8 @@ func TestTemplateIsOwnedAndItsClaimsCarryTheLabels(t *testing.T) {
 	if owner == nil || owner.UID != "gang-uid" || owner.Kind != "GangClaim" || owner.APIVersion != "switchyard.dev/v1alpha1" {
 		t.Errorf("the owner is %+v", owner)
 	}
-	if template.Name != "g" || template.Namespace != "ml" || template.Spec.Labels[v1alpha1.PlanLabel] != plan.Hash {
+	if template.Name != "g" || template.Namespace != "ml" || template.Spec.Labels[v1alpha1.PlanLabel] != plan.Hash ||
+		template.Annotations[v1alpha1.GangClaimAnnotation] != "ml/g" || template.Spec.Annotations[v1alpha1.GangClaimAnnotation] != "ml/g" {
 		t.Errorf("the template is %+v", template)
 	}
 }
@@ -299,5 +300,35 @@ func TestObservationIsNotChanged(t *testing.T) {
 	Decide(Observation{Now: noon, Claim: claim})
 	if !equality.Semantic.DeepEqual(claim, before) {
 		t.Error("Decide changed the GangClaim that it was given")
+	}
+}
+
+func TestManyPlacesAreListedInPart(t *testing.T) {
+	claim, plan := testGang()
+	plan.Placements = nil
+	for i := range 256 {
+		plan.Placements = append(plan.Placements, v1alpha1.GangPlacement{Node: fmt.Sprintf("n%d", i), Members: 1})
+	}
+	if got, want := domains(plan), "n0,n1,n2,n3,n4 and 251 more"; got != want {
+		t.Errorf("domains are %q, want %q", got, want)
+	}
+	if got, want := describePlan(claim, plan), ": 1 on n0, 1 on n1, 1 on n2, 1 on n3, 1 on n4 and 251 more;"; !strings.Contains(got, want) {
+		t.Errorf("the plan is %q, want %q in it", got, want)
+	}
+}
+
+func TestTemplateWithLabelsOfAWebhookIsIntact(t *testing.T) {
+	claim, plan := testGang()
+	claim.Status.Plan = plan
+	intact := func(change func(*resourceapi.ResourceClaimTemplate)) bool {
+		template := Template(claim, plan)
+		change(template)
+		return look(Observation{Claim: claim, Template: template}).intactTemplate()
+	}
+	if !intact(func(t *resourceapi.ResourceClaimTemplate) { t.Spec.Labels["team"] = "ml" }) {
+		t.Error("a label that was added changes the template")
+	}
+	if intact(func(t *resourceapi.ResourceClaimTemplate) { delete(t.Spec.Labels, v1alpha1.PlanLabel) }) {
+		t.Error("a template without the label of the plan is intact")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
@@ -47,6 +48,7 @@ var (
 		specIsValid,
 		podsNameTemplateOnce,
 		templateIsNotForeign,
+		claimsAreOfPods,
 		podsHaveNoOtherDevices,
 		notTooManyMembers,
 		notTooFewMembers,
@@ -66,6 +68,7 @@ var (
 	mayVerify = chain{
 		templateIsNotForeign,
 		templateIsIntact,
+		claimsAreOfPods,
 		claimsAreAsPlanned,
 		claimsAreOnPlan,
 		devicesAreUsable,
@@ -216,7 +219,20 @@ func templateIsIntact(v *view) verdict {
 	if v.Template == nil || v.intactTemplate() {
 		return fine
 	}
-	return because(ReasonTemplateConflict, "ResourceClaimTemplate %s is not as it was made for the plan: someone replaced it", v.Claim.Name)
+	return because(ReasonTemplateConflict, "ResourceClaimTemplate %s does not ask for what was planned, or its claims would not "+
+		"carry the labels of the plan: someone replaced it, or an admission webhook changes it", v.Claim.Name)
+}
+
+// claimsAreOfPods refuses a claim that all pods of a PodGroup would share: a member has devices of its own.
+func claimsAreOfPods(v *view) verdict {
+	for _, c := range v.Claims {
+		if owner := metav1.GetControllerOfNoCopy(c); v.ours(c) && owner != nil && owner.Kind == "PodGroup" {
+			return because(ReasonSharedClaim, "claim %s was made for PodGroup %s, whose pods would share it, while each member needs devices of its "+
+				"own: remove the entry for ResourceClaimTemplate %s from spec.resourceClaims of the PodGroup, which must be created anew, and "+
+				"leave it in its pods", c.Name, owner.Name, v.Claim.Name)
+		}
+	}
+	return fine
 }
 
 func claimsAreAsPlanned(v *view) verdict {

@@ -6,6 +6,7 @@ package gang
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
@@ -43,6 +44,8 @@ const (
 	ReasonTemplateConflict = "TemplateConflict"
 	// ReasonForeignClaims means that pods that name the template have devices from elsewhere.
 	ReasonForeignClaims = "ForeignClaims"
+	// ReasonSharedClaim means that a claim was made from the gang's template for a PodGroup, not for a pod.
+	ReasonSharedClaim = "SharedClaim"
 	// ReasonSchedulingTimeout means that spec.schedulingTimeout passed.
 	ReasonSchedulingTimeout = "SchedulingTimeout"
 	// ReasonWaitingForDevices means that a lost member still holds the devices of its replacement.
@@ -55,12 +58,16 @@ const (
 	ReasonSweeping = "Sweeping"
 	// ReasonNothingToPlan means that every member has devices, of a plan that is over or unknown.
 	ReasonNothingToPlan = "NothingToPlan"
+	// ReasonDefragmentationNotAvailable is of an Event only: spec.defragmentation asks for what is not done yet.
+	ReasonDefragmentationNotAvailable = "DefragmentationNotAvailable"
 	// ReasonDeleted means that the GangClaim is being deleted.
 	ReasonDeleted = "Deleted"
 )
 
 // Reasons why a plan is taken back: status.plan.reason.
 const (
+	// ReasonFenceTimeout means that not all rules could be made and touched in time.
+	ReasonFenceTimeout = "FenceTimeout"
 	// ReasonMemberLost means that a member went away before the release.
 	ReasonMemberLost = "MemberLost"
 	// ReasonDeviceUnusable means that a planned device was lost, tainted, moved or is not selected.
@@ -87,18 +94,44 @@ const (
 	ReasonCompleted = "Completed"
 )
 
-// names lists pods for a message: at most five.
+// names lists pods for a message.
 func names(members []member) string {
-	const most = 5
 	var list []string
-	for _, m := range members[:min(most, len(members))] {
+	for _, m := range members {
 		list = append(list, m.pod.Name)
 	}
-	s := plural(len(members), "pod ", "pods ") + strings.Join(list, ", ")
-	if len(members) > most {
-		s += fmt.Sprintf(" and %d more", len(members)-most)
+	return plural(len(members), "pod ", "pods ") + few(list, ", ")
+}
+
+// few joins at most five of a list, and says how many more there are.
+func few(list []string, separator string) string {
+	const most = 5
+	s := strings.Join(list[:min(most, len(list))], separator)
+	if len(list) > most {
+		s += fmt.Sprintf(" and %d more", len(list)-most)
 	}
 	return s
+}
+
+const (
+	// maxMessage is how many bytes of a message a condition, or status.plan.reason, has. The API server takes 32768
+	// characters, which nobody reads.
+	maxMessage = 2048
+	// maxEventMessage is how many bytes of a message fit an Event.
+	maxEventMessage = 1000
+)
+
+// clip cuts a message to so many bytes, between two characters.
+func clip(message string, most int) string {
+	const dots = "..."
+	if len(message) <= most {
+		return message
+	}
+	end := most - len(dots)
+	for end > 0 && !utf8.RuneStart(message[end]) {
+		end--
+	}
+	return message[:end] + dots
 }
 
 func plural(n int, one, many string) string {
@@ -123,7 +156,7 @@ func describePlan(claim *v1alpha1.GangClaim, plan *v1alpha1.GangPlan) string {
 		places = append(places, fmt.Sprintf("%d on %s", p.Members, place))
 	}
 	s := fmt.Sprintf("%d %s of %s: %s", plan.Members, plural(int(plan.Members), "member", "members"),
-		devices(claim.Spec.DevicesPerMember), strings.Join(places, ", "))
+		devices(claim.Spec.DevicesPerMember), few(places, ", "))
 	if plan.MemberScope != claim.Spec.Topology.Member && claim.Spec.Topology.Member != "" {
 		s += fmt.Sprintf("; a member's devices share a %s only", plan.MemberScope)
 	}
@@ -150,5 +183,5 @@ func domains(plan *v1alpha1.GangPlan) string {
 			list = append(list, name)
 		}
 	}
-	return strings.Join(list, ",")
+	return few(list, ",")
 }

@@ -78,7 +78,7 @@ func (t *turn) touch(members []member) {
 			continue // it has one of another plan, which goes first
 		}
 		next := released.Add(TouchPodAfter)
-		if last, ok := stamped(m.pod.Annotations, StampTouched); ok && last.After(released) {
+		if last, ok := stamped(m.pod.Annotations, StampTouched); ok && last.After(released) && !last.After(t.Now) {
 			next = last.Add(max(TouchPodAfter, last.Sub(released)))
 		}
 		if t.Now.Before(next) {

@@ -39,7 +39,7 @@ func Rules(claim *v1alpha1.GangClaim, plan *v1alpha1.GangPlan) []*resourceapi.De
 			ObjectMeta: metav1.ObjectMeta{
 				Name:        fmt.Sprintf("switchyard-%s-%s-%d", claim.UID, plan.Hash, len(out)),
 				Labels:      objectLabels(claim, plan),
-				Annotations: map[string]string{GangClaimAnnotation: claim.Namespace + "/" + claim.Name},
+				Annotations: objectAnnotations(claim),
 			},
 			Spec: resourceapi.DeviceTaintRuleSpec{
 				DeviceSelector: selector,
@@ -118,6 +118,8 @@ type fence struct {
 	create []*resourceapi.DeviceTaintRule
 	repair []*resourceapi.DeviceTaintRule
 	touch  []Ref
+	// blocked are names of rules to be made that one has which someone's finalizer keeps.
+	blocked []string
 	// wait is how long until the next rule is to be touched.
 	wait time.Duration
 }
@@ -125,6 +127,14 @@ type fence struct {
 // complete says whether all devices are reserved and each rule was touched.
 func (f fence) complete() bool {
 	return len(f.create)+len(f.repair)+len(f.touch) == 0 && f.wait == 0
+}
+
+// missing says why the fence is not complete.
+func (f fence) missing() string {
+	if len(f.blocked) > 0 {
+		return "DeviceTaintRule " + few(f.blocked, ", ") + " is being deleted and has a finalizer: remove it"
+	}
+	return fmt.Sprintf("%d DeviceTaintRules are not made yet", len(f.create)+len(f.repair)+len(f.touch))
 }
 
 func (f fence) actions() []Action {
@@ -163,7 +173,8 @@ func (v *view) fenceFor(plan *v1alpha1.GangPlan) fence {
 		case have == nil:
 			f.create = append(f.create, want)
 		case have.DeletionTimestamp != nil:
-			f.wait = TouchRuleAfter // it has someone's finalizer; its name is free when it is gone
+			f.blocked = append(f.blocked, want.Name) // it has someone's finalizer; its name is free when it is gone
+			f.wait = TouchRuleAfter
 		default:
 			repaired := have.DeepCopy()
 			repaired.Spec = want.Spec
@@ -179,8 +190,9 @@ func (v *view) touchRule(f *fence, rule *resourceapi.DeviceTaintRule) {
 		return
 	}
 	created, known := stamped(rule.Annotations, StampCreated)
-	if left := TouchRuleAfter - v.Now.Sub(created); known && left > 0 {
-		f.wait = max(f.wait, min(left, TouchRuleAfter))
+	// A stamp from the future is another leader's, whose clock is ahead: due.
+	if left := TouchRuleAfter - v.Now.Sub(created); known && left > 0 && left <= TouchRuleAfter {
+		f.wait = max(f.wait, left)
 		return
 	}
 	f.touch = append(f.touch, ref(rule))
@@ -188,17 +200,20 @@ func (v *view) touchRule(f *fence, rule *resourceapi.DeviceTaintRule) {
 
 // unfence takes the effect from rules and deletes them when they had none for NeutralFor: the taint of a
 // rule that is simply deleted can stay until the slice is next written.
-func unfence(rules []*resourceapi.DeviceTaintRule, now time.Time) (actions []Action, wait time.Duration) {
+// A rule that has no effect and is gone but for someone's finalizer is done.
+func unfence(rules []*resourceapi.DeviceTaintRule, now time.Time) (actions []Action, wait time.Duration, done bool) {
 	var neutralize, remove []Ref
+	left := len(rules)
 	for _, rule := range rules {
-		at, done := stamped(rule.Annotations, StampNeutralized)
+		at, neutral := stamped(rule.Annotations, StampNeutralized)
 		switch {
-		case rule.DeletionTimestamp != nil:
-			wait = max(wait, NeutralFor)
-		case !done || rule.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNone:
+		case !neutral || at.After(now) || rule.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNone:
+			// Also one that was stamped by a clock that is ahead: by ours, it is known when it may go.
 			neutralize = append(neutralize, ref(rule))
 		case now.Sub(at) < NeutralFor:
-			wait = max(wait, min(NeutralFor, NeutralFor-now.Sub(at)))
+			wait = max(wait, NeutralFor-now.Sub(at))
+		case rule.DeletionTimestamp != nil:
+			left--
 		default:
 			remove = append(remove, ref(rule))
 		}
@@ -210,5 +225,5 @@ func unfence(rules []*resourceapi.DeviceTaintRule, now time.Time) (actions []Act
 	if len(remove) > 0 {
 		actions = append(actions, DeleteRules{remove})
 	}
-	return actions, wait
+	return actions, wait, left == 0
 }

@@ -15,10 +15,6 @@ const (
 	// Finalizer on a GangClaim holds its deletion until template, unready claims and rules are swept.
 	Finalizer = v1alpha1.GroupName + "/gang"
 
-	// GangClaimAnnotation on a DeviceTaintRule, which is cluster-scoped and has no owner, tells people
-	// the GangClaim it was made for: "namespace/name".
-	GangClaimAnnotation = v1alpha1.GroupName + "/gangclaim"
-
 	// DevicesAnnotation on a DeviceTaintRule for a whole pool has the names of the planned devices,
 	// comma-separated: what a replacement may be planned on after the plan itself was replaced.
 	DevicesAnnotation = v1alpha1.GroupName + "/devices"

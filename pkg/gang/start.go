@@ -27,6 +27,7 @@ func (t *turn) start() bool {
 		t.be(StateStarting, "all members have their devices and are being started")
 		t.keepFence()
 		t.deleteTemplate()
+		t.noteStarted(gate...)
 		t.act(markReady(gate))
 		t.clearStrays()
 		return false
@@ -51,6 +52,7 @@ func (t *turn) adopt() bool {
 	t.be(StateStarting, "all members have their devices and are being started")
 	t.unplanned = because(ReasonNothingToPlan, "all members have their devices; the plan they were given by is not known any more")
 	t.deleteTemplate()
+	t.noteStarted(list...)
 	t.act(markReady(list))
 	return true
 }

@@ -102,8 +102,7 @@ func (l leftovers) sweep() (actions []Action, wait time.Duration, clean bool) {
 	if actions, left := giveBack(l.claims, l.pods); left {
 		return actions, 0, false
 	}
-	actions, wait = unfence(l.rules, l.now)
-	return actions, wait, len(l.rules) == 0
+	return unfence(l.rules, l.now)
 }
 
 // giveBack deletes claims that are not allocated, and evicts the pods of those that are: deleting an

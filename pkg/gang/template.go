@@ -18,15 +18,16 @@ import (
 func Template(claim *v1alpha1.GangClaim, plan *v1alpha1.GangPlan) *resourceapi.ResourceClaimTemplate {
 	return &resourceapi.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: claim.Namespace,
-			Name:      claim.Name,
-			Labels:    objectLabels(claim, plan),
+			Namespace:   claim.Namespace,
+			Name:        claim.Name,
+			Labels:      objectLabels(claim, plan),
+			Annotations: objectAnnotations(claim),
 			OwnerReferences: []metav1.OwnerReference{
 				*metav1.NewControllerRef(claim, v1alpha1.GroupVersion.WithKind(v1alpha1.GangClaimKind)),
 			},
 		},
 		Spec: resourceapi.ResourceClaimTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: objectLabels(claim, plan)},
+			ObjectMeta: metav1.ObjectMeta{Labels: objectLabels(claim, plan), Annotations: objectAnnotations(claim)},
 			Spec:       placement.ClaimSpec(claim, plan),
 		},
 	}
@@ -35,6 +36,11 @@ func Template(claim *v1alpha1.GangClaim, plan *v1alpha1.GangPlan) *resourceapi.R
 // objectLabels are the labels of everything that is made for a plan.
 func objectLabels(claim *v1alpha1.GangClaim, plan *v1alpha1.GangPlan) map[string]string {
 	return map[string]string{v1alpha1.GangLabel: string(claim.UID), v1alpha1.PlanLabel: plan.Hash}
+}
+
+// objectAnnotations tell people what everything that is made for a gang was made for.
+func objectAnnotations(claim *v1alpha1.GangClaim) map[string]string {
+	return map[string]string{v1alpha1.GangClaimAnnotation: claim.Namespace + "/" + claim.Name}
 }
 
 // ourTemplate says whether the template that was observed was made for this gang.
@@ -47,11 +53,16 @@ func (v *view) foreignTemplate() bool {
 	return v.Template != nil && !v.ourTemplate()
 }
 
-// intactTemplate says whether the template that was observed is the plan's.
+// intactTemplate says whether the template that was observed is the plan's. Labels and annotations that an
+// admission webhook added do not matter.
 func (v *view) intactTemplate() bool {
 	want := Template(v.Claim, v.plan)
+	for key, value := range want.Spec.Labels {
+		if v.Template.Spec.Labels[key] != value {
+			return false
+		}
+	}
 	return v.ourTemplate() &&
-		equality.Semantic.DeepEqual(v.Template.Spec.Labels, want.Spec.Labels) &&
 		sameSpec(v.Template.Spec.Spec, want.Spec.Spec)
 }
 

@@ -28,6 +28,11 @@ const (
 	// EmptyHoldFor is how long devices stay reserved for a gang of which no pod exists any more: a
 	// controller that restarts a gang deletes all pods before it makes new ones.
 	EmptyHoldFor = 30 * time.Second
+	// FailedHoldFor is the same when pods are left that failed: the Job controller's longest back-off
+	// before it replaces one. With backoffLimit 0 it never does.
+	FailedHoldFor = 6 * time.Minute
+	// FenceFor is how long the rules of a plan may take to be made.
+	FenceFor = 30 * time.Second
 
 	// DefaultSchedulingTimeout is used where the API server did not set one.
 	DefaultSchedulingTimeout = 10 * time.Minute
@@ -49,7 +54,7 @@ func schedulingTimeout(claim *v1alpha1.GangClaim) time.Duration {
 
 func restartGracePeriod(claim *v1alpha1.GangClaim) time.Duration {
 	if t := claim.Spec.RestartGracePeriod; t != nil {
-		return t.Duration
+		return min(t.Duration, v1alpha1.MaxRestartGracePeriod)
 	}
 	return DefaultRestartGracePeriod
 }

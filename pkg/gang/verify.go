@@ -25,7 +25,7 @@ func (v *view) proven() []member {
 // complete says whether these members and those that have a place already are the whole gang. Replacements
 // for a gang that runs need not be: if yet another member was lost, that is a matter of its own.
 func (v *view) complete(placed []member) bool {
-	if _, released := v.releasedSince(); released && len(v.settled) > 0 {
+	if v.wasReleased() && len(v.settled) > 0 {
 		return true
 	}
 	kept := v.kept()

@@ -65,7 +65,7 @@ func (t *turn) seekPlace() bool {
 		return false
 	}
 	t.status.TimedOut = ""
-	if t.status.WaitingSince == nil {
+	if t.status.WaitingSince == nil || t.status.WaitingSince.After(t.Now) {
 		now := metav1.NewMicroTime(t.Now)
 		t.status.WaitingSince = &now
 	}
@@ -86,9 +86,13 @@ func (t *turn) refused() {
 	why := because(ReasonPlanning, "the members changed while a place was looked for")
 	if r := t.Placement.Refusal; r != nil {
 		why = verdict{reason: string(r.Reason), message: r.Message}
+		if t.movesNothing() {
+			why.message = fmt.Sprintf("%s; spec.defragmentation %s is not available yet, and nothing is moved", clip(r.Message, maxMessage/2),
+				t.Claim.Spec.Defragmentation)
+		}
 	}
 	if timeout := schedulingTimeout(t.Claim); timeout > 0 {
-		left := timeout - t.Now.Sub(t.status.WaitingSince.Time)
+		left := timeout - t.since(t.status.WaitingSince.Time)
 		if left <= 0 {
 			t.expire(why)
 			return
@@ -220,7 +224,7 @@ func (v *view) inPassing(h Holder) bool {
 // outOfTime says whether the scheduling timeout has passed, plans that were taken back included.
 func (v *view) outOfTime() bool {
 	since, timeout := v.Claim.Status.WaitingSince, schedulingTimeout(v.Claim)
-	return since != nil && timeout > 0 && v.Now.Sub(since.Time) >= timeout
+	return since != nil && timeout > 0 && v.since(since.Time) >= timeout
 }
 
 // backoff is how long the gang still waits after a plan was taken back: as long as it has waited for a
@@ -231,7 +235,7 @@ func (v *view) backoff() time.Duration {
 	if w := v.Claim.Status.WaitingSince; w != nil {
 		pause = min(MaxBackoff, max(0, since.Sub(w.Time)))
 	}
-	return max(0, pause-v.Now.Sub(since))
+	return max(0, pause-v.since(since))
 }
 
 // waitingHash identifies the spec and the pods that wait: status.timedOut.
