@@ -149,6 +149,7 @@ func add(ctx context.Context, m manager.Manager, config Config) error {
 	events := newEventSender(m.GetEventRecorder(Name), config.Clock)
 	r := &reconciler{
 		client:   m.GetClient(),
+		live:     m.GetAPIReader(),
 		observer: &observer{cached: m.GetClient(), live: m.GetAPIReader(), cluster: state, clock: config.Clock},
 		planner:  planner,
 		applier:  applier,

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -51,7 +52,9 @@ func gpu() *resourceapi.ResourceSlice {
 		ObjectMeta: metav1.ObjectMeta{Name: "slice"},
 		Spec: resourceapi.ResourceSliceSpec{
 			Driver: v1alpha1.DriverName, NodeName: ptr.To("node"), Pool: resourceapi.ResourcePool{Name: "node", ResourceSliceCount: 1},
-			Devices: []resourceapi.Device{{Name: "gpu-0"}},
+			Devices: []resourceapi.Device{{Name: "gpu-0", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+				"type": {StringValue: ptr.To("gpu")}, "id": {StringValue: ptr.To("id-0")}, "nvswitchDomain": {StringValue: ptr.To("node.0")},
+			}}},
 		},
 	}
 }
@@ -80,7 +83,7 @@ func gpuPod(name string, created time.Time) *corev1.Pod {
 func readyNode() *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "node"},
-		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		Status:     corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10")}, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 	}
 }
 
@@ -88,10 +91,11 @@ func readyNode() *corev1.Node {
 func plannedGang(step v1alpha1.GangStep) *v1alpha1.GangClaim {
 	claim := gangNamed("gang")
 	claim.ResourceVersion = ""
-	claim.Spec = v1alpha1.GangClaimSpec{Members: 1, DevicesPerMember: 1, DeviceClassName: v1alpha1.DriverName}
+	claim.Spec = v1alpha1.GangClaimSpec{Members: 1, DevicesPerMember: 1, DeviceClassName: v1alpha1.DriverName,
+		Topology: v1alpha1.GangTopology{Member: v1alpha1.MemberNode, Gang: v1alpha1.GangAny}}
 	claim.Status.Plan = &v1alpha1.GangPlan{
 		Members: 1, Hash: "hash", Step: step, StepSince: metav1.NewMicroTime(start),
-		Placements: []v1alpha1.GangPlacement{{Node: "node", Pool: "node", Devices: []v1alpha1.GangDevice{{Name: "gpu-0"}}}},
+		Placements: []v1alpha1.GangPlacement{{Node: "node", Pool: "node", Devices: []v1alpha1.GangDevice{{Name: "gpu-0", ID: "id-0"}}}},
 	}
 	return claim
 }

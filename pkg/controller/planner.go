@@ -40,7 +40,8 @@ type cluster interface {
 // Gangs are asked for one by one; what was asked for and what changed meanwhile is planned in one go.
 //
 // A plan that was taken is reserved before anyone has written it, so that the next run does not hand
-// the same devices out again; Committed or GiveBack ends that.
+// the same devices out again; Committed, GiveBack or Settle
+// ends that.
 type planner struct {
 	cluster cluster
 	clock   clock.Clock
@@ -165,6 +166,25 @@ func (p *planner) GiveBack(before *v1alpha1.GangClaim) {
 		p.cluster.SetGang(reservation(before))
 		p.Changed()
 	}
+}
+
+// Unsettled says that a plan was handed out of which it is not known whether it was written: neither
+// Committed nor GiveBack was called since. Settle ends that.
+func (p *planner) Unsettled(uid types.UID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	taken, ok := p.taken[uid]
+	return ok && taken.written == nil
+}
+
+// Settle ends the reservation of a plan of which it was not known whether it was written: now is the
+// GangClaim as the API server has it.
+func (p *planner) Settle(now *v1alpha1.GangClaim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken[now.UID] = takenPlan{now}
+	p.cluster.SetGang(reservation(now))
+	p.Changed()
 }
 
 // Observe follows a GangClaim as the cache shows it, which may be older than what was written last.

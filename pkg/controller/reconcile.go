@@ -34,6 +34,7 @@ const retryFloor = time.Second
 // reconciler moves one gang on: gather, decide, apply.
 type reconciler struct {
 	client   client.Client
+	live     client.Reader
 	observer *observer
 	planner  *planner
 	applier  *applier
@@ -99,6 +100,11 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 		r.events.forget(request.NamespacedName)
 		return 0, ignore(apierrors.IsNotFound, err)
 	}
+	if r.planner.Unsettled(claim.UID) {
+		if current, err := r.settle(ctx, claim); err != nil || !current {
+			return conflictDelay, err
+		}
+	}
 	r.watched.set(request.NamespacedName, claim.Status.Plan)
 	observation, err := r.observer.observe(ctx, claim)
 	if err != nil {
@@ -117,7 +123,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	decision := gang.Decide(observation)
 	written, err := r.writeStatus(ctx, claim, decision.Status)
 	if err != nil {
-		if taken(observation.Placement) {
+		if taken(observation.Placement) && notStored(err) {
 			r.planner.GiveBack(claim)
 		}
 		return 0, err
@@ -157,6 +163,26 @@ func (r *reconciler) writeStatus(ctx context.Context, observed *v1alpha1.GangCla
 	klog.FromContext(ctx).V(2).Info("Wrote status", "step", step, "plan", planHash(claim))
 	r.metrics.observeStatus(observed, claim)
 	return claim, r.applier.wrote("Status" + string(step))
+}
+
+// notStored says that the error of a write proves that nothing was stored. A reply that was lost does not.
+func notStored(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
+}
+
+// settle finds out whether a plan was written of which the reply was lost, and says whether the GangClaim of
+// the cache is as new as what the API server has.
+func (r *reconciler) settle(ctx context.Context, cached *v1alpha1.GangClaim) (bool, error) {
+	now := &v1alpha1.GangClaim{}
+	if err := r.live.Get(ctx, keyOf(cached), now); err != nil {
+		// The cache will show a deletion, and the planner follows it.
+		return false, ignore(apierrors.IsNotFound, fmt.Errorf("read GangClaim %s at the API server: %w", keyOf(cached), err))
+	}
+	if now.UID != cached.UID {
+		return false, nil
+	}
+	r.planner.Settle(now)
+	return !olderThan(cached, now), nil
 }
 
 func (r *reconciler) act(ctx context.Context, action gang.Action) error {

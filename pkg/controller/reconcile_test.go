@@ -47,6 +47,7 @@ func newReconciler(t *testing.T, funcs interceptor.Funcs, objects ...client.Obje
 	r := &reconcilerTest{api: api, clock: clocktesting.NewFakePassiveClock(start), recorder: &fakeRecorder{}}
 	r.reconciler = &reconciler{
 		client:   api,
+		live:     api,
 		observer: &observer{cached: api, live: api, cluster: cluster, clock: r.clock},
 		planner:  newPlanner(cluster, clocktesting.NewFakeClock(start), func(types.NamespacedName) {}, func(time.Duration, int) {}),
 		applier:  &applier{client: api, clock: r.clock, wrote: func(string) error { return nil }},
@@ -123,6 +124,67 @@ func TestOnlyConflicts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := onlyConflicts(test.err); got != test.want {
 				t.Errorf("onlyConflicts = %t, want %t", got, test.want)
+			}
+		})
+	}
+}
+
+// A status that was written and whose reply was lost is in the API server, and not in the cache yet: the
+// devices must not be planned for another gang meanwhile, nor the plan be taken for lost.
+func TestAPlanWhoseReplyWasLostStaysReserved(t *testing.T) {
+	lost := errors.New("http2: client connection lost")
+	for name, test := range map[string]struct {
+		err    error
+		stored bool
+		kept   bool // until the API server was asked
+	}{
+		"stored, and the reply was lost":     {lost, true, true},
+		"not stored, which nobody knows":     {lost, false, true},
+		"a timeout of the API server":        {apierrors.NewTimeoutError("etcd", 1), true, true},
+		"refused because of a change":        {apierrors.NewConflict(schema.GroupResource{Resource: "gangclaims"}, "gang", errors.New("changed")), false, false},
+		"refused by validation or admission": {apierrors.NewForbidden(schema.GroupResource{Resource: "gangclaims"}, "gang", errors.New("no")), false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claim := plannedGang(v1alpha1.StepFencing)
+			claim.Status.Plan = nil
+			claim.Finalizers = []string{gang.Finalizer}
+			fails := true
+			r := newReconciler(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, options ...client.SubResourceUpdateOption) error {
+				if plan := o.(*v1alpha1.GangClaim).Status.Plan; plan == nil || !fails {
+					return c.SubResource(sub).Update(ctx, o, options...)
+				}
+				fails = false
+				if test.stored {
+					if err := c.SubResource(sub).Update(ctx, o.DeepCopyObject().(client.Object), options...); err != nil {
+						t.Fatal(err)
+					}
+				}
+				return test.err
+			}}, claim, member("gang-0"))
+			for range 5 {
+				if r.look(t); !fails {
+					break
+				}
+				r.planner.plan(t.Context())
+			}
+			if fails {
+				now := &v1alpha1.GangClaim{}
+				t.Fatalf("no plan was written: %v, %+v", r.api.Get(t.Context(), keyOf(claim), now), now.Status)
+			}
+			if kept := r.planner.Unsettled(claim.UID); kept != test.kept {
+				t.Errorf("the plan is kept: %t, want %t", kept, test.kept)
+			}
+			r.look(t)
+			if r.planner.Unsettled(claim.UID) {
+				t.Error("the API server was not asked")
+			}
+			for range 3 {
+				r.planner.plan(t.Context())
+				r.look(t)
+			}
+			now := &v1alpha1.GangClaim{}
+			if err := r.api.Get(t.Context(), keyOf(claim), now); err != nil || now.Status.Plan == nil || now.Status.Plan.Attempt != 1 {
+				t.Errorf("the plan is %+v, %v; want the first", now.Status.Plan, err)
 			}
 		})
 	}
