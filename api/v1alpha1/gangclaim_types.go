@@ -273,7 +273,7 @@ type GangPlan struct {
 	// at which it was committed, and the placements. No two plans have the same.
 	Hash string `json:"hash"`
 
-	// Attempt is the how manieth plan of this GangClaim this is, from 1: status.attempts when it was made.
+	// Attempt is the number of this plan among those of this GangClaim, from 1: status.attempts when it was made.
 	Attempt int32 `json:"attempt"`
 
 	// Members is how many members the plan places: all of the gang, or those to be replaced.
