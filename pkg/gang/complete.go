@@ -20,7 +20,7 @@ func (t *turn) noteIdle() {
 	switch idle := t.wasStarted() && !t.live(); {
 	case !idle:
 		t.status.IdleSince = nil
-	case t.status.IdleSince == nil:
+	case t.status.IdleSince == nil || t.status.IdleSince.After(t.Now):
 		now := metav1.NewMicroTime(t.Now)
 		t.status.IdleSince = &now
 	}

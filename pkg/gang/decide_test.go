@@ -805,6 +805,19 @@ func TestTimesFromTheFuture(t *testing.T) {
 			planned: gang.ReasonPlanned, state: gang.StateRunning, step: v1alpha1.StepUnfencing, verbs: "NeutralizeRules",
 		},
 	})
+	now := func(w *gangtest.World) { _, _ = w.Reconcile("g") }
+	check(t, []rule{
+		{
+			name: "a gang whose pods are gone since the future is held from now on", until: degraded, world: deletedWhileHeld,
+			change: changes(ahead, now), later: 30 * time.Second,
+			planned: gang.ReasonPlanned, state: gang.StateDegraded, step: v1alpha1.StepUnfencing, verbs: "NeutralizeRules",
+		},
+		{
+			name: "a member that was lost in the future is lost now", until: step("g", v1alpha1.StepHolding),
+			change: changes(func(w *gangtest.World) { w.RemovePod("p1") }, now, ahead, now), later: 5 * time.Minute,
+			planned: gang.ReasonPlanned, state: gang.StateDegraded, step: v1alpha1.StepUnfencing, verbs: "NeutralizeRules",
+		},
+	})
 	for _, begins := range []v1alpha1.GangStep{v1alpha1.StepFencing, v1alpha1.StepReleasing, v1alpha1.StepHolding, v1alpha1.StepUnfencing} {
 		w := gangWorld("job")
 		for _, now := range []predicate{step("g", begins), all(running("g", 2), noRules)} {

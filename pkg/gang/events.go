@@ -41,6 +41,10 @@ func (t *turn) events() []Event {
 			tell(false, c.Reason, c.Message)
 		case StateDegraded, StateTakingBack:
 			tell(true, c.Reason, c.Message)
+		case StateTimedOut:
+			if t.status.Plan != nil { // else Planned says it
+				tell(true, c.Reason, c.Message)
+			}
 		}
 	}
 	if d := t.Claim.Spec.Defragmentation; t.movesNothing() && t.Claim.Status.ObservedGeneration != t.Claim.Generation {

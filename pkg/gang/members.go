@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
@@ -71,13 +72,23 @@ type view struct {
 	pods map[types.UID]*corev1.Pod
 }
 
-// planNow is the plan in a status, with a step that began in the future, by another leader's clock, begun now.
+// planNow is the plan in a status. What began in the future there, by another leader's clock, begins now.
 func planNow(plan *v1alpha1.GangPlan, now time.Time) *v1alpha1.GangPlan {
-	if plan == nil || !plan.StepSince.After(now) {
+	if plan == nil {
+		return nil
+	}
+	stepAhead := plan.StepSince.After(now)
+	lossAhead := plan.DegradedSince != nil && plan.DegradedSince.After(now)
+	if !stepAhead && !lossAhead {
 		return plan
 	}
 	plan = plan.DeepCopy()
-	plan.StepSince = metav1.NewMicroTime(now)
+	if stepAhead {
+		plan.StepSince = metav1.NewMicroTime(now)
+	}
+	if lossAhead {
+		plan.DegradedSince = ptr.To(metav1.NewMicroTime(now))
+	}
 	return plan
 }
 
