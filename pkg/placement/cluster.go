@@ -10,6 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/utils/clock"
 )
 
 // celFeatures are those of CEL selectors that are on by default in Kubernetes 1.37.
@@ -25,13 +26,19 @@ const compiledExpressions = 256
 //
 // Objects belong to whoever sets them and must not change afterwards, as those of informers.
 type Cluster struct {
-	mutex sync.Mutex
+	// planning is held for a call of Plan, mutex for as long as the index is read or written: not while
+	// selectors are evaluated or the allocator is asked.
+	planning, mutex sync.Mutex
+	clock           clock.PassiveClock
 
-	cel      *cel.Cache
-	views    map[viewKey]*view
-	viewUses int64
-	attempts int64
-	classes  map[string]*resourceapi.DeviceClass
+	cel   *cel.Cache
+	views map[viewKey]*view
+	// viewLimit is how many views are kept, viewUses numbers their uses, planStart is the last one
+	// before the call of Plan.
+	viewLimit           int
+	viewUses, planStart int64
+	attempts            int64
+	classes             map[string]*resourceapi.DeviceClass
 
 	slices  map[string]*slice
 	pools   map[poolKey]*pool
@@ -55,13 +62,20 @@ type Cluster struct {
 
 	quotas map[string]map[string]*corev1.ResourceQuota // by namespace and name
 	gangs  map[types.NamespacedName]*reservation
+	// promised is what pods that are planned will take of their nodes. It belongs to one call of Plan.
+	promised map[string]amounts
 }
 
 // NewCluster returns an empty cluster.
-func NewCluster() *Cluster {
+func NewCluster() *Cluster { return NewClusterAt(clock.RealClock{}) }
+
+// NewClusterAt returns an empty cluster whose time is that of the clock.
+func NewClusterAt(time clock.PassiveClock) *Cluster {
 	return &Cluster{
+		clock:      time,
 		cel:        cel.NewCache(compiledExpressions, celFeatures),
 		views:      map[viewKey]*view{},
+		viewLimit:  minViews,
 		classes:    map[string]*resourceapi.DeviceClass{},
 		slices:     map[string]*slice{},
 		pools:      map[poolKey]*pool{},
@@ -78,6 +92,7 @@ func NewCluster() *Cluster {
 		byTemplate: map[types.NamespacedName]map[types.NamespacedName]*pod{},
 		quotas:     map[string]map[string]*corev1.ResourceQuota{},
 		gangs:      map[types.NamespacedName]*reservation{},
+		promised:   map[string]amounts{},
 	}
 }
 

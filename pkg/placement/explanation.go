@@ -216,10 +216,11 @@ func standing(what string, names []string) string {
 func (e explanation) before() string {
 	var gangs []string
 	for d := range e.why.would.devices {
-		if d.earmarked == nil {
+		gang := d.use.earmarked
+		if gang == nil {
 			continue
 		}
-		if name := d.earmarked.Namespace + "/" + d.earmarked.Name; !slices.Contains(gangs, name) {
+		if name := gang.Namespace + "/" + gang.Name; !slices.Contains(gangs, name) {
 			gangs = append(gangs, name)
 		}
 	}
@@ -246,7 +247,7 @@ func (e explanation) misfits() string {
 		seen[n] = true
 		why := n.suits(e.request.needs)
 		if why == "" {
-			why = n.shortage(e.request.needs, members[n])
+			why = n.shortage(e.request.needs, e.promised[n.name], members[n])
 		}
 		if why != "" {
 			nodes = append(nodes, n.name+": "+why)

@@ -6,6 +6,7 @@ package placement_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -223,4 +224,10 @@ func describe(d placement.Decision) string {
 
 func nameOf(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "web", Name: name}
+}
+
+// expensive costs several 100,000 units of CEL on each device, and says then.
+func expensive(then string) resourceapi.DeviceSelector {
+	list := "[" + strings.Repeat("1, ", 39) + "1]"
+	return cel(fmt.Sprintf(`%s.all(a, %s.all(b, %s.all(c, c == a))) && %s`, list, list, list, then))
 }

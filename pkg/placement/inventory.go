@@ -28,6 +28,9 @@ type pool struct {
 	node     string   // where all its devices are; empty when they are reached from elsewhere too
 	devices  []*device
 	counters bool // the devices share counters
+	// known are the devices of the last generation that was complete. While a newer one is written slice
+	// by slice they are not gone.
+	known map[string]bool
 }
 
 // slice is a ResourceSlice.
@@ -39,6 +42,7 @@ type slice struct {
 // device is a device as it is published, and what became of it.
 type device struct {
 	id      DeviceID
+	slice   *slice
 	api     *resourceapi.Device
 	order   int // in its pool, as the allocator goes
 	attrID  string
@@ -52,11 +56,6 @@ type device struct {
 	unplannable bool
 	use         *use
 	ruleTaints  []resourceapi.DeviceTaint
-
-	// earmarked is the gang that waits for the device, planned says that it is in a plan. Both belong to
-	// one call of Plan, which clears them.
-	earmarked *v1alpha1.GangClaim
-	planned   bool
 }
 
 // domain is an NVSwitch domain; what is counted belongs to one attempt to place a gang.
@@ -70,20 +69,25 @@ type domain struct {
 func (c *Cluster) SetSlice(object *resourceapi.ResourceSlice) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	c.deleteSlice(object.Name)
 	s := &slice{object: object, devices: make([]*device, 0, len(object.Spec.Devices))}
 	for i := range object.Spec.Devices {
-		s.devices = append(s.devices, c.newDevice(object, &object.Spec.Devices[i]))
+		d := c.newDevice(object, &object.Spec.Devices[i])
+		d.slice = s
+		s.devices = append(s.devices, d)
 	}
-	c.slices[object.Name] = s
 	key := poolKey{object.Spec.Driver, object.Spec.Pool.Name}
 	p := c.pools[key]
 	if p == nil {
 		p = &pool{key: key, all: map[string]*slice{}}
 		c.pools[key] = p
 	}
+	old := c.slices[object.Name]
+	c.slices[object.Name] = s
 	p.all[object.Name] = s
 	c.rebuild(p)
+	if old != nil {
+		c.retire(old)
+	}
 }
 
 // DeleteSlice removes a ResourceSlice by name.
@@ -99,6 +103,11 @@ func (c *Cluster) deleteSlice(name string) {
 		return
 	}
 	delete(c.slices, name)
+	c.retire(s)
+}
+
+// retire forgets a slice that was deleted or replaced.
+func (c *Cluster) retire(s *slice) {
 	for _, d := range s.devices {
 		if d.domain != nil {
 			if d.domain.members--; d.domain.members == 0 {
@@ -108,8 +117,10 @@ func (c *Cluster) deleteSlice(name string) {
 	}
 	key := poolKey{s.object.Spec.Driver, s.object.Spec.Pool.Name}
 	p := c.pools[key]
-	delete(p.all, name)
-	c.rebuild(p)
+	if p.all[s.object.Name] == s { // Not replaced, or replaced in another pool.
+		delete(p.all, s.object.Name)
+		c.rebuild(p)
+	}
 	for _, d := range s.devices {
 		d.use.published--
 		c.forget(d.id)
@@ -142,6 +153,9 @@ func (c *Cluster) newDevice(slice *resourceapi.ResourceSlice, api *resourceapi.D
 	}
 	d.unplannable = ptr.Deref(api.AllowMultipleAllocations, false) || len(api.BindingConditions) > 0
 	d.use = c.use(d.id)
+	if before := c.devices[d.id]; d.use.published == 0 || before != nil && anyExcludes(before.api.Taints) && !anyExcludes(api.Taints) {
+		d.use.freed = c.clock.Now()
+	}
 	d.use.published++
 	return d
 }
@@ -203,6 +217,12 @@ func (c *Cluster) rebuild(p *pool) {
 	for _, s := range before {
 		if !p.complete || !slices.Contains(p.current, s) {
 			c.dropMatches(s)
+		}
+	}
+	if p.complete {
+		p.known = make(map[string]bool, len(p.devices))
+		for _, d := range p.devices {
+			p.known[d.id.Device] = true
 		}
 	}
 	c.attach(p)

@@ -46,8 +46,6 @@ type node struct {
 	pools       []*pool
 	// loose stands for the domain of devices that have none.
 	loose domain
-	// planned belongs to one call of Plan, which clears it.
-	planned amounts
 }
 
 // pod is a pod and what it takes of its node.
@@ -309,14 +307,14 @@ func ready(n *corev1.Node) bool {
 	return false
 }
 
-// room is how many pods of the gang the node holds next to those that it has, or, if empty, without
-// any.
-func (n *node) room(needs needs, empty bool) int {
+// room is how many pods of the gang the node holds next to those that it has and those it is promised
+// to, or, if empty, without any.
+func (n *node) room(needs needs, promised amounts, empty bool) int {
 	room := int64(resourceMembersMax)
 	for _, need := range needs.requests {
 		left := n.allocatable[need.name]
 		if !empty {
-			left -= n.requested[need.name] + n.planned[need.name]
+			left -= n.requested[need.name] + promised[need.name]
 		}
 		room = min(room, max(left, 0)/need.value)
 	}
@@ -324,9 +322,9 @@ func (n *node) room(needs needs, empty bool) int {
 }
 
 // shortage says which resource is missing for that many pods of the gang, or is not enough for one.
-func (n *node) shortage(needs needs, pods int) string {
+func (n *node) shortage(needs needs, promised amounts, pods int) string {
 	for _, need := range needs.requests {
-		left := max(n.allocatable[need.name]-n.requested[need.name]-n.planned[need.name], 0)
+		left := max(n.allocatable[need.name]-n.requested[need.name]-promised[need.name], 0)
 		if left < need.value*int64(pods) {
 			return fmt.Sprintf("%s: %d × %s requested, %s left", need.name, pods, quantity(need.name, need.value), quantity(need.name, left))
 		}

@@ -10,9 +10,11 @@ import (
 	"sync"
 	"sync/atomic"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
 
@@ -29,82 +31,110 @@ var allocatorFeatures = structured.Features{
 	PrioritizedList:        true,
 }
 
-// ask puts a plan to kube-scheduler's allocator: the claims of the members of each node, one after the
-// other, as the scheduler will, several nodes at a time. It returns the node on which the allocator does not allocate them, nil
-// if that is not about a node, and why.
+// questions is what the allocator is asked about a plan: a copy of all that it looks at.
+type questions struct {
+	claim *resourceapi.ResourceClaim
+	class *resourceapi.DeviceClass
+	cel   *cel.Cache
+	nodes []*question
+}
+
+// question is what the allocator is asked about one node.
+type question struct {
+	node    *corev1.Node
+	name    string
+	members int
+	planned map[DeviceID]bool
+	slices  []*resourceapi.ResourceSlice
+	state   structured.AllocatedState
+	// kind is equal for nodes between which the allocator cannot tell a difference; empty for a node
+	// that is like no other.
+	kind string
+}
+
+// questions prepares what the allocator is asked: the claims of the members of each node, one after the
+// other, as the scheduler will.
 //
 // The allocator gets the slices of this driver on the node. Devices of others cannot be allocated, by
 // the first selector of the claim, and that the class's selectors have no error on them was checked.
-func (p *planner) ask(ctx context.Context, plan *v1alpha1.GangPlan, spec resourceapi.ResourceClaimSpec) (*node, error) {
+func (c *Cluster) questions(v *view, plan *v1alpha1.GangPlan, spec resourceapi.ResourceClaimSpec) *questions {
+	qs := &questions{
+		claim: &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "member", Namespace: "plan"}, Spec: spec},
+		class: c.classes[spec.Devices.Requests[0].Exactly.DeviceClassName],
+		cel:   c.cel,
+	}
+	for _, placement := range plan.Placements {
+		if len(qs.nodes) == 0 || qs.nodes[len(qs.nodes)-1].name != placement.Node {
+			qs.nodes = append(qs.nodes, &question{name: placement.Node, planned: map[DeviceID]bool{}})
+		}
+		q := qs.nodes[len(qs.nodes)-1]
+		q.members += int(placement.Members)
+		for _, d := range placement.Devices {
+			q.planned[DeviceID{v1alpha1.DriverName, placement.Pool, d.Name}] = true
+		}
+	}
+	kinds := newKinds(v, plan)
+	for _, q := range qs.nodes {
+		n := c.nodes[q.name]
+		q.node = n.object
+		q.state = structured.AllocatedState{
+			AllocatedDevices:         sets.New[structured.DeviceID](),
+			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+			AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+		}
+		for _, pool := range n.pools {
+			for _, s := range pool.all {
+				q.slices = append(q.slices, s.withRules())
+			}
+			for _, d := range pool.devices {
+				d.use.addTo(&q.state, d.id)
+			}
+		}
+		q.kind = kinds.of(n, q)
+	}
+	return qs
+}
+
+// ask puts the questions to kube-scheduler's allocator, several at a time, and each kind once. It
+// returns the node on which the allocator does not allocate the claims, and why.
+func (qs *questions) ask(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, oracleTime)
 	defer cancel()
-	questions := questionsOf(plan)
-	answers := make([]error, len(questions))
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "member", Namespace: "plan"}, Spec: spec}
+	var different []*question
+	known := map[string]bool{}
+	for _, q := range qs.nodes {
+		if q.kind == "" || !known[q.kind] {
+			known[q.kind] = true
+			different = append(different, q)
+		}
+	}
+	answers := make([]error, len(different))
 	var next atomic.Int64
 	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(questions)) {
+	for range min(runtime.GOMAXPROCS(0), len(different)) {
 		workers.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(questions); i = int(next.Add(1)) - 1 {
-				answers[i] = p.askNode(ctx, questions[i], claim)
+			for i := int(next.Add(1)) - 1; i < len(different); i = int(next.Add(1)) - 1 {
+				answers[i] = qs.askNode(ctx, different[i])
 			}
 		})
 	}
 	workers.Wait()
 	for i, err := range answers {
 		if err != nil {
-			return p.nodes[questions[i].node], fmt.Errorf("kube-scheduler's allocator would not allocate the plan on node %s: %w", questions[i].node, err)
+			return different[i].name, fmt.Errorf("kube-scheduler's allocator would not allocate the plan on node %s: %w", different[i].name, err)
 		}
 	}
-	return nil, nil
+	return "", nil
 }
 
-// question is what the allocator is asked about one node.
-type question struct {
-	node    string
-	members int
-	planned map[DeviceID]bool
-}
-
-// questionsOf splits a plan by node.
-func questionsOf(plan *v1alpha1.GangPlan) []question {
-	var questions []question
-	for _, placement := range plan.Placements {
-		if len(questions) == 0 || questions[len(questions)-1].node != placement.Node {
-			questions = append(questions, question{node: placement.Node, planned: map[DeviceID]bool{}})
-		}
-		q := &questions[len(questions)-1]
-		q.members += int(placement.Members)
-		for _, d := range placement.Devices {
-			q.planned[DeviceID{v1alpha1.DriverName, placement.Pool, d.Name}] = true
-		}
-	}
-	return questions
-}
-
-// askNode is called for several nodes at once and must only read.
-func (p *planner) askNode(ctx context.Context, q question, claim *resourceapi.ResourceClaim) error {
-	n := p.nodes[q.node]
-	state := structured.AllocatedState{
-		AllocatedDevices:         sets.New[structured.DeviceID](),
-		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
-	}
-	var resourceSlices []*resourceapi.ResourceSlice
-	for _, pool := range n.pools {
-		for _, s := range pool.all {
-			resourceSlices = append(resourceSlices, s.withRules())
-		}
-		for _, d := range pool.devices {
-			d.use.addTo(&state, d.id)
-		}
-	}
+// askNode is called for several nodes at once and must only read what they share.
+func (qs *questions) askNode(ctx context.Context, q *question) error {
 	for m := range q.members {
-		allocator, err := structured.NewAllocator(ctx, allocatorFeatures, state, classLister{p.Cluster}, resourceSlices, p.cel)
+		allocator, err := structured.NewAllocator(ctx, allocatorFeatures, q.state, classLister{qs.class}, q.slices, qs.cel)
 		if err != nil {
 			return err
 		}
-		results, err := allocator.Allocate(ctx, n.object, []*resourceapi.ResourceClaim{claim})
+		results, err := allocator.Allocate(ctx, q.node, []*resourceapi.ResourceClaim{qs.claim})
 		switch {
 		case err != nil:
 			return err
@@ -116,7 +146,7 @@ func (p *planner) askNode(ctx context.Context, q question, claim *resourceapi.Re
 			if !q.planned[id] {
 				return fmt.Errorf("member %d of %d gets device %s, which is not planned", m+1, q.members, result.Device)
 			}
-			state.AllocatedDevices.Insert(structured.MakeDeviceID(result.Driver, result.Pool, result.Device))
+			q.state.AllocatedDevices.Insert(structured.MakeDeviceID(result.Driver, result.Pool, result.Device))
 		}
 	}
 	return nil
@@ -142,4 +172,21 @@ func (u *use) addTo(state *structured.AllocatedState, id DeviceID) {
 	}
 }
 
+// classLister lets the allocator read the class of the claim, and no other.
+type classLister struct{ class *resourceapi.DeviceClass }
+
 var _ structured.DeviceClassLister = classLister{}
+
+func (l classLister) List() ([]*resourceapi.DeviceClass, error) {
+	if l.class == nil {
+		return nil, nil
+	}
+	return []*resourceapi.DeviceClass{l.class}, nil
+}
+
+func (l classLister) Get(name string) (*resourceapi.DeviceClass, error) {
+	if l.class != nil && l.class.Name == name {
+		return l.class, nil
+	}
+	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
+}

@@ -86,8 +86,8 @@ func TestTheAllocatorIsAsked(t *testing.T) {
 				test.change(c)
 			}
 			plan := &v1alpha1.GangPlan{MemberScope: v1alpha1.MemberNode, Placements: test.placements}
-			p := planner{Cluster: c}
-			_, err := p.ask(context.Background(), plan, ClaimSpec(claim, plan))
+			v := &view{class: &resourceapi.DeviceClass{}, matches: map[*slice]*matches{}}
+			_, err := c.questions(v, plan, ClaimSpec(claim, plan)).ask(context.Background())
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("answer %v, want %q", err, test.want)
 			}

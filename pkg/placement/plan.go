@@ -23,20 +23,27 @@ const (
 	oracleTries = 3
 )
 
+// lookAgain is how often a gang is planned anew because what it is planned on changed in the meantime.
+const lookAgain = 3
+
 // Plan decides for all gangs that wait, one after the other in total order: higher priority, older,
 // lower UID. A gang gets devices that no gang before it got or waits for: one that has no place keeps
 // its next best place for itself, so that smaller gangs do not starve it. The decisions are in that
 // order.
 //
-// A context that ends makes the remaining decisions refusals.
+// The cluster may change meanwhile: each gang is planned on what is there when its turn comes. A context
+// that ends makes the remaining decisions refusals. Refusals with ReasonInterrupted ask for another call.
 func (c *Cluster) Plan(ctx context.Context, gangs []Gang) []Decision {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	p := planner{Cluster: c, spent: map[string]map[corev1.ResourceName]int64{}}
-	defer p.reset()
-	for key, r := range c.gangs {
-		p.keepRoom(key, r, 1)
+	c.planning.Lock()
+	defer c.planning.Unlock()
+	p := planner{
+		Cluster: c,
+		cost:    planCost,
+		spent:   map[string]map[corev1.ResourceName]int64{},
+		refused: map[string][]refused{},
 	}
+	p.begin(len(gangs))
+	defer p.end()
 	decisions := make([]Decision, 0, len(gangs))
 	for _, g := range order(gangs) {
 		decisions = append(decisions, p.decide(ctx, g))
@@ -47,38 +54,98 @@ func (c *Cluster) Plan(ctx context.Context, gangs []Gang) []Decision {
 // planner is one call of Plan.
 type planner struct {
 	*Cluster
+	cost    uint64                                   // left for selectors
 	spent   map[string]map[corev1.ResourceName]int64 // quota by namespace
-	marked  []*device
-	claimed []*node
+	marked  []DeviceID
+	refused map[string][]refused // by what was asked for
+	// patient is how many devices are kept for gangs that have waited for long.
+	patient int
 }
 
-func (p *planner) reset() {
-	for _, d := range p.marked {
-		d.earmarked, d.planned = nil, false
+func (p *planner) begin(gangs int) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.viewLimit = min(max(2*gangs, minViews), maxViews)
+	p.shrinkViews()
+	p.planStart = p.viewUses
+	for key, r := range p.gangs {
+		p.keepRoom(key, r, 1)
 	}
-	for _, n := range p.claimed {
-		n.planned = nil
+}
+
+func (p *planner) end() {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	for _, id := range p.marked {
+		u := p.use(id)
+		u.earmarked, u.planned = nil, false
+		p.forget(id)
 	}
+	clear(p.promised)
 }
 
 func (p *planner) decide(ctx context.Context, g Gang) Decision {
-	refuse := func(r *Refusal) Decision { return Decision{Gang: g.Claim.UID, Refusal: r} }
-	if ctx.Err() != nil {
-		return refuse(interrupted(ctx))
+	for range lookAgain {
+		if ctx.Err() != nil {
+			return Decision{Gang: g.Claim.UID, Refusal: interrupted(ctx)}
+		}
+		v, refusal := p.evaluated(ctx, g.Claim)
+		if refusal != nil {
+			return Decision{Gang: g.Claim.UID, Refusal: refusal}
+		}
+		if v == nil {
+			continue
+		}
+		if plan, refusal := p.planOn(ctx, g, v); plan != nil || refusal != nil {
+			return Decision{Gang: g.Claim.UID, Plan: plan, Refusal: refusal}
+		}
 	}
-	r, refusal := p.newRequest(ctx, g)
+	return Decision{Gang: g.Claim.UID, Refusal: &Refusal{Reason: ReasonInterrupted, Message: "the devices change faster than the gang is planned. Planning goes on"}}
+}
+
+// planOn plans the gang on the devices of a view. It returns nothing when they changed while the
+// allocator was asked. The lock is held but for that.
+func (p *planner) planOn(ctx context.Context, g Gang, v *view) (*v1alpha1.GangPlan, *Refusal) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	r, refusal := p.newRequest(g, v)
 	if refusal != nil {
-		return refuse(refusal)
+		return nil, refusal
 	}
 	key := types.NamespacedName{Namespace: g.Claim.Namespace, Name: g.Claim.Name}
-	if own := p.gangs[key]; own != nil { // What it has kept is its own.
+	own := p.gangs[key]
+	if own != nil { // What it has kept is its own.
 		p.keepRoom(key, own, -1)
 		defer p.keepRoom(key, own, 1)
 	}
 	quota := quotaNeeds(r.class, int64(r.members), int64(r.members*r.perMember))
 	if message := p.quotaRefusal(r.claim.Namespace, quota, p.spent[r.claim.Namespace]); message != "" {
-		return refuse(&Refusal{Reason: ReasonQuotaExceeded, Message: message})
+		return nil, &Refusal{Reason: ReasonQuotaExceeded, Message: message}
 	}
+	common := own == nil && g.Only == nil && g.Placed == nil
+	if common {
+		if refusal := p.refusedBefore(r); refusal != nil {
+			return nil, refusal
+		}
+	}
+	plan, refusal := p.search(ctx, r, quota)
+	if refusal == nil {
+		return plan, nil
+	}
+	if refusal == noPlace {
+		refusal = p.refusal(r)
+		if common {
+			p.remember(r, refusal)
+		}
+	}
+	return nil, refusal
+}
+
+// noPlace stands for a refusal that is still to be explained.
+var noPlace = &Refusal{}
+
+// search looks for a place in each scope and asks the allocator about it.
+func (p *planner) search(ctx context.Context, r *request, quota map[corev1.ResourceName]int64) (*v1alpha1.GangPlan, *Refusal) {
 	var disagreement error
 	for _, s := range r.scopes() {
 		if r.scattered(s) {
@@ -95,28 +162,46 @@ func (p *planner) decide(ctx context.Context, g Gang) Decision {
 			plan := a.plan(found)
 			spec := ClaimSpec(r.claim, plan)
 			if err := checkSelector(plan, spec); err != nil {
-				return refuse(&Refusal{Reason: ReasonNotSupported, Message: fmt.Sprintf(
-					"the gang is too large for one selector of its devices, which %v: split it", err)})
+				return nil, &Refusal{Reason: ReasonNotSupported, Message: fmt.Sprintf(
+					"the gang is too large for one selector of its devices, which %v: split it", err)}
 			}
-			node, err := p.ask(ctx, plan, spec)
+			asked := p.questions(r.view, plan, spec)
+			p.mutex.Unlock()
+			name, err := asked.ask(ctx)
+			p.mutex.Lock()
+			if !p.holds(r, found) {
+				return nil, nil
+			}
 			if err == nil {
 				p.commit(r, found, quota)
-				return Decision{Gang: r.uid, Plan: plan}
+				return plan, nil
 			}
 			disagreement = err
-			if node == nil || ctx.Err() != nil {
+			if p.nodes[name] == nil || ctx.Err() != nil {
 				break
 			}
-			avoid[node] = true
+			avoid[p.nodes[name]] = true
 		}
 	}
-	if ctx.Err() != nil {
-		return refuse(interrupted(ctx))
+	switch {
+	case ctx.Err() != nil:
+		return nil, interrupted(ctx)
+	case disagreement != nil:
+		return nil, &Refusal{Reason: ReasonOracleDisagrees, Message: disagreement.Error()}
+	default:
+		return nil, noPlace
 	}
-	if disagreement != nil {
-		return refuse(&Refusal{Reason: ReasonOracleDisagrees, Message: disagreement.Error()})
+}
+
+// holds reports whether what was found is still there and free.
+func (p *planner) holds(r *request, found outcome) bool {
+	for d := range found.devices {
+		tainted, _ := d.tainted(r.tolerations)
+		if pool := p.pools[poolKey{d.id.Driver, d.id.Pool}]; pool == nil || !pool.complete || p.devices[d.id] != d || tainted || d.use.taken(r.uid) {
+			return false
+		}
 	}
-	return refuse(p.refusal(r))
+	return true
 }
 
 func interrupted(ctx context.Context) *Refusal {
@@ -130,8 +215,8 @@ func (p *planner) attempt(r *request, s scope) *attempt {
 // commit takes what a plan takes from the gangs behind it.
 func (p *planner) commit(r *request, found outcome, quota map[corev1.ResourceName]int64) {
 	for d := range found.devices {
-		d.planned = true
-		p.marked = append(p.marked, d)
+		d.use.planned = true
+		p.marked = append(p.marked, d.id)
 	}
 	for _, ch := range found.choices {
 		p.take(ch.site.node, r.needs, ch.members)
@@ -146,12 +231,11 @@ func (p *planner) commit(r *request, found outcome, quota map[corev1.ResourceNam
 
 // take counts pods that will run on a node.
 func (p *planner) take(n *node, needs needs, pods int) {
-	if n.planned == nil {
-		n.planned = amounts{}
-		p.claimed = append(p.claimed, n)
+	if p.promised[n.name] == nil {
+		p.promised[n.name] = amounts{}
 	}
 	for _, need := range needs.requests {
-		n.planned[need.name] += need.value * int64(pods)
+		p.promised[n.name][need.name] += need.value * int64(pods)
 	}
 }
 

@@ -28,12 +28,7 @@ func (p *planner) refusal(r *request) *Refusal {
 	refusal := &Refusal{Reason: why.reason, Found: int32(found.members), Message: message.text()}
 	if best.members == r.members {
 		refusal.Blocking = message.blocking()
-		for d := range best.devices {
-			if d.earmarked == nil {
-				d.earmarked = r.claim
-				p.marked = append(p.marked, d)
-			}
-		}
+		p.earmark(r, best)
 	}
 	return refusal
 }

@@ -23,6 +23,7 @@ type request struct {
 	perMember   int
 	class       *resourceapi.DeviceClass
 	view        *view
+	selectors   string // as text
 	tolerations []resourceapi.DeviceToleration
 	needs       needs
 	only        map[DeviceID]bool // nil: all
@@ -44,7 +45,7 @@ func order(gangs []Gang) []Gang {
 }
 
 // newRequest reads the gang, or says why it cannot be planned whatever is free.
-func (c *Cluster) newRequest(ctx context.Context, g Gang) (*request, *Refusal) {
+func (c *Cluster) newRequest(g Gang, v *view) (*request, *Refusal) {
 	spec := g.Claim.Spec
 	r := &request{
 		claim:       g.Claim,
@@ -53,6 +54,7 @@ func (c *Cluster) newRequest(ctx context.Context, g Gang) (*request, *Refusal) {
 		perMember:   int(spec.DevicesPerMember),
 		tolerations: slices.Concat(spec.Tolerations, []resourceapi.DeviceToleration{ownFence(g.Claim.UID)}),
 		needs:       c.needsOf(g.Pods),
+		selectors:   textOf(spec.Selectors),
 	}
 	if len(g.Pods) == 0 {
 		r.members = int(spec.Members)
@@ -73,23 +75,55 @@ func (c *Cluster) newRequest(ctx context.Context, g Gang) (*request, *Refusal) {
 		r.scatteredDomains = r.scatteredDomains || domain == "" || i > 0 && domain != r.domain
 		r.node, r.domain = node, domain
 	}
-	if r.class = c.classes[spec.DeviceClassName]; r.class == nil {
-		return nil, &Refusal{Reason: ReasonNoSuchClass, Message: fmt.Sprintf(
-			"spec.deviceClassName: there is no DeviceClass %s", spec.DeviceClassName)}
+	if len(v.ofClass().repeated) > 0 {
+		return nil, &Refusal{Reason: ReasonNotSupported, Message: c.repeatedMessage(v.ofClass())}
 	}
-	r.view = c.view(r.class, spec.Selectors)
-	err := c.check(ctx, r.view)
-	switch {
-	case ctx.Err() != nil:
-		return nil, interrupted(ctx)
-	case err != nil:
-		return nil, &Refusal{Reason: ReasonSelectorFails, Message: fmt.Sprintf(
+	r.class, r.view = v.class, v
+	return r, nil
+}
+
+// evaluated returns the view of the gang's class and selectors when it was evaluated on all devices, or
+// says why it cannot be. It returns nil and no refusal when devices came in the meantime: try again.
+func (p *planner) evaluated(ctx context.Context, claim *v1alpha1.GangClaim) (*view, *Refusal) {
+	p.mutex.Lock()
+	class := p.classes[claim.Spec.DeviceClassName]
+	if class == nil {
+		p.mutex.Unlock()
+		return nil, &Refusal{Reason: ReasonNoSuchClass, Message: fmt.Sprintf(
+			"spec.deviceClassName: there is no DeviceClass %s", claim.Spec.DeviceClassName)}
+	}
+	v := p.view(class, claim.Spec.Selectors)
+	missing := p.missing(v)
+	p.mutex.Unlock()
+	fails := func(err *selectorError) *Refusal {
+		return &Refusal{Reason: ReasonSelectorFails, Message: fmt.Sprintf(
 			"%v: kube-scheduler would not schedule the pods. Read attributes that may be absent with optional access, as in .?name.orValue(\"\")", err)}
 	}
-	if len(r.view.repeated) > 0 {
-		return nil, &Refusal{Reason: ReasonNotSupported, Message: c.repeatedMessage(r.view)}
+	for _, each := range []*view{v.ofClass(), v} {
+		if err := p.compile(each); err != nil {
+			return nil, fails(err)
+		}
 	}
-	return r, nil
+	p.evaluate(ctx, v, missing, &p.cost)
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if what := v.tooExpensive(); what != "" {
+		return nil, &Refusal{Reason: ReasonSelectorTooExpensive, Message: fmt.Sprintf(
+			"%s cost more than %d to evaluate on all devices (1000000 is about 0.1 s of CEL): compare attributes directly, without loops and regular expressions", what, viewCost)}
+	}
+	if len(p.missing(v)) > 0 {
+		switch {
+		case ctx.Err() != nil:
+			return nil, interrupted(ctx)
+		case p.cost == 0:
+			return nil, &Refusal{Reason: ReasonInterrupted, Message: "the selectors are not evaluated on all devices yet: other gangs with new selectors came first. Planning goes on"}
+		}
+		return nil, nil
+	}
+	if err := p.failure(v); err != nil {
+		return nil, fails(err)
+	}
+	return v, nil
 }
 
 func (c *Cluster) whereabouts(id DeviceID) (node, domain string) {

@@ -10,7 +10,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
-	"k8s.io/utils/ptr"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
@@ -20,9 +19,10 @@ import (
 func (c *Cluster) SetRule(rule *resourceapi.DeviceTaintRule) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	c.deleteRule(rule.Name)
+	old := c.dropRule(rule.Name)
 	c.rules[rule.Name] = rule
-	if key, ok := poolOfRule(rule); ok {
+	key, narrow := poolOfRule(rule)
+	if narrow {
 		if c.poolRules[key] == nil {
 			c.poolRules[key] = map[string]*resourceapi.DeviceTaintRule{}
 		}
@@ -30,20 +30,30 @@ func (c *Cluster) SetRule(rule *resourceapi.DeviceTaintRule) {
 	} else {
 		c.wideRules[rule.Name] = rule
 	}
+	// A rule that is touched must not free its devices for a moment.
 	c.ruleChanged(rule)
+	if old == nil {
+		return
+	}
+	if oldKey, oldNarrow := poolOfRule(old); oldKey != key || oldNarrow != narrow {
+		c.ruleChanged(old)
+	}
 }
 
 // DeleteRule removes a DeviceTaintRule by name.
 func (c *Cluster) DeleteRule(name string) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	c.deleteRule(name)
+	if rule := c.dropRule(name); rule != nil {
+		c.ruleChanged(rule)
+	}
 }
 
-func (c *Cluster) deleteRule(name string) {
+// dropRule takes a rule from the index; its taint stays until ruleChanged.
+func (c *Cluster) dropRule(name string) *resourceapi.DeviceTaintRule {
 	rule := c.rules[name]
 	if rule == nil {
-		return
+		return nil
 	}
 	delete(c.rules, name)
 	delete(c.wideRules, name)
@@ -53,7 +63,7 @@ func (c *Cluster) deleteRule(name string) {
 			delete(c.poolRules, key)
 		}
 	}
-	c.ruleChanged(rule)
+	return rule
 }
 
 // poolOfRule tells whether a rule is about one pool.
@@ -79,7 +89,9 @@ func (c *Cluster) ruleChanged(rule *resourceapi.DeviceTaintRule) {
 
 // applyRules sets the taints that rules give the devices of a pool.
 func (c *Cluster) applyRules(p *pool) {
-	for _, d := range p.devices {
+	tainted := make([]bool, len(p.devices))
+	for i, d := range p.devices {
+		tainted[i] = anyExcludes(d.ruleTaints)
 		d.ruleTaints = nil
 	}
 	for _, rules := range []map[string]*resourceapi.DeviceTaintRule{c.poolRules[p.key], c.wideRules} {
@@ -89,6 +101,11 @@ func (c *Cluster) applyRules(p *pool) {
 					d.ruleTaints = append(d.ruleTaints, rules[name].Spec.Taint)
 				}
 			}
+		}
+	}
+	for i, d := range p.devices {
+		if tainted[i] && !anyExcludes(d.ruleTaints) {
+			d.use.freed = c.clock.Now()
 		}
 	}
 }
@@ -105,14 +122,25 @@ func selects(s *resourceapi.DeviceTaintSelector, id DeviceID) bool {
 func (d *device) taints(yield func(*resourceapi.DeviceTaint) bool) {
 	for _, taints := range [][]resourceapi.DeviceTaint{d.api.Taints, d.ruleTaints} {
 		for i := range taints {
-			switch taints[i].Effect {
-			case resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute:
-				if !yield(&taints[i]) {
-					return
-				}
+			if excludes(&taints[i]) && !yield(&taints[i]) {
+				return
 			}
 		}
 	}
+}
+
+func excludes(taint *resourceapi.DeviceTaint) bool {
+	return taint.Effect == resourceapi.DeviceTaintEffectNoSchedule || taint.Effect == resourceapi.DeviceTaintEffectNoExecute
+}
+
+// anyExcludes reports whether one of the taints keeps claims off.
+func anyExcludes(taints []resourceapi.DeviceTaint) bool {
+	for i := range taints {
+		if excludes(&taints[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // tainted reports whether a taint keeps a claim with these tolerations off the device, and whether it
@@ -157,53 +185,4 @@ func (s *slice) withRules() *resourceapi.ResourceSlice {
 		patched.Spec.Devices[i].Taints = slices.Concat(s.object.Spec.Devices[i].Taints, d.ruleTaints)
 	}
 	return patched
-}
-
-// DeviceState is what became of a planned device.
-type DeviceState struct {
-	// Gone says that no complete pool lists the device. The rest is empty then.
-	Gone bool
-	// Node is where the device is.
-	Node string
-	// Domain is its NVSwitch domain now, empty when it has none.
-	Domain string
-	// ID is its attribute id.
-	ID string
-	// Taints are those of effect NoSchedule and NoExecute, fences of every gang included.
-	Taints []resourceapi.DeviceTaint
-}
-
-// Tainted returns the taints but for the fence of the gang.
-func (s DeviceState) Tainted(gang types.UID) []resourceapi.DeviceTaint {
-	var others []resourceapi.DeviceTaint
-	for _, t := range s.Taints {
-		if t.Key != v1alpha1.ReservedTaintKey || t.Value != string(gang) {
-			others = append(others, t)
-		}
-	}
-	return others
-}
-
-// DeviceStates tells what became of each of the devices.
-func (c *Cluster) DeviceStates(devices []DeviceID) map[DeviceID]DeviceState {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	states := map[DeviceID]DeviceState{}
-	for _, id := range devices {
-		d := c.devices[id]
-		p := c.pools[poolKey{id.Driver, id.Pool}]
-		if d == nil || p == nil || !p.complete {
-			states[id] = DeviceState{Gone: true}
-			continue
-		}
-		state := DeviceState{Node: p.node, ID: d.attrID}
-		if d.domain != nil {
-			state.Domain = d.domain.name
-		}
-		for taint := range d.taints {
-			state.Taints = append(state.Taints, *ptr.To(*taint))
-		}
-		states[id] = state
-	}
-	return states
 }

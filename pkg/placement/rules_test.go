@@ -6,10 +6,8 @@ package placement_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -224,7 +222,7 @@ func TestHoldersAndStates(t *testing.T) {
 	if diff := cmp.Diff(want, c.Holders(devices)); diff != "" {
 		t.Errorf("holders differ: %s", diff)
 	}
-	states := c.DeviceStates(devices)
+	states := c.DeviceStates(gangOf("g", 1, 1).Claim, devices)
 	if s := states[id("gpu-0")]; s.Gone || s.Domain != "n.0" || s.ID != "n-0" || s.Node != "n" || len(s.Taints) != 0 {
 		t.Errorf("gpu-0: %+v", s)
 	}
@@ -236,7 +234,7 @@ func TestHoldersAndStates(t *testing.T) {
 	}
 	c.DeleteSlice("n-slice-0")
 	c.DeleteSlice("n-slice-0")
-	if !c.DeviceStates(devices)[id("gpu-0")].Gone {
+	if !c.DeviceStates(gangOf("g", 1, 1).Claim, devices)[id("gpu-0")].Gone {
 		t.Error("gpu-0 is there without its slice")
 	}
 	c.SetSlice(hgx("n"))
@@ -255,81 +253,5 @@ func TestDomains(t *testing.T) {
 	want := []fragmentation.Domain{{Name: "n.0", Node: "n", Total: 4, Free: 3, InUse: 1}, {Name: "n.1", Node: "n", Total: 4, Free: 3}}
 	if diff := cmp.Diff(want, c.Domains()); diff != "" {
 		t.Errorf("domains differ: %s", diff)
-	}
-}
-
-func TestRivals(t *testing.T) {
-	extended := gpuClass()
-	extended.Name, extended.Spec.ExtendedResourceName = "ext", ptr.To("nvidia.com/gpu")
-	extended.CreationTimestamp = metav1.NewTime(time.Unix(1, 0))
-	older := gpuClass()
-	older.Name, older.Spec.ExtendedResourceName, older.Spec.Selectors = "old", ptr.To("nvidia.com/gpu"), []resourceapi.DeviceSelector{cel("false")}
-	waiting := single("claim", "n", 0)
-	waiting.Status = resourceapi.ResourceClaimStatus{}
-	other := waiting.DeepCopy()
-	other.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{cel("false")}
-	errs := waiting.DeepCopy()
-	errs.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{cel(`device.attributes["x"].y`)}
-	first := waiting.DeepCopy()
-	first.Spec.Devices.Requests[0] = resourceapi.DeviceRequest{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{{Name: "s", DeviceClassName: driver}}}
-	adminAccess := waiting.DeepCopy()
-	adminAccess.Spec.Devices.Requests[0].Exactly.AdminAccess = ptr.To(true)
-	ours := waiting.DeepCopy()
-	ours.Labels = map[string]string{v1alpha1.GangLabel: "uid-g"}
-	allocated := single("claim", "n", 5)
-
-	withClaim := podOf("p", "")
-	withClaim.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: ptr.To("claim")}}
-	fromTemplate := podOf("p", "")
-	fromTemplate.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimTemplateName: ptr.To("t")}}
-	made := fromTemplate.DeepCopy()
-	made.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "c", ResourceClaimName: ptr.To("claim")}}
-	notNeeded := fromTemplate.DeepCopy()
-	notNeeded.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "c"}}
-	requests := func(name corev1.ResourceName) *corev1.Pod {
-		p := podOf("p", "")
-		p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{name: resource.MustParse("1")}}}}
-		return p
-	}
-	change := func(p *corev1.Pod, change func(*corev1.Pod)) *corev1.Pod {
-		p = p.DeepCopy()
-		change(p)
-		return p
-	}
-	tests := map[string]struct {
-		objects []any
-		want    int
-	}{
-		"a claim that could match":                  {[]any{waiting, withClaim}, 1},
-		"a claim made from a template":              {[]any{waiting, made}, 1},
-		"a claim that is not made yet":              {[]any{fromTemplate}, 0},
-		"a claim that is not needed":                {[]any{notNeeded}, 0},
-		"a claim that cannot match":                 {[]any{other, withClaim}, 0},
-		"a claim with a selector that errs":         {[]any{errs, withClaim}, 1},
-		"a prioritized list":                        {[]any{first, withClaim}, 1},
-		"admin access":                              {[]any{adminAccess, withClaim}, 0},
-		"an allocated claim":                        {[]any{allocated, withClaim}, 0},
-		"the gang itself":                           {[]any{ours, withClaim}, 0},
-		"an extended resource of the newest class":  {[]any{requests("nvidia.com/gpu")}, 1},
-		"the implicit extended resource of a class": {[]any{requests("deviceclass.resource.kubernetes.io/" + driver)}, 1},
-		"another extended resource":                 {[]any{requests("example.com/gpu")}, 0},
-		"a pod that is bound":                       {[]any{waiting, change(withClaim, func(p *corev1.Pod) { p.Spec.NodeName = "n" })}, 0},
-		"a pod that is ending":                      {[]any{waiting, change(withClaim, func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) })}, 0},
-		"a pod that is over":                        {[]any{waiting, change(withClaim, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })}, 0},
-		"a pod with a scheduling gate":              {[]any{waiting, change(withClaim, func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "x"}} })}, 0},
-		"a pod that is known to be unschedulable": {[]any{waiting, change(withClaim, func(p *corev1.Pod) {
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
-		})}, 0},
-		"a pod that is gated is not known to be either": {[]any{waiting, change(withClaim, func(p *corev1.Pod) {
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated}}
-		})}, 1},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			c := clusterOf(t, append([]any{readyNode("n"), hgx("n"), extended, older}, test.objects...)...)
-			if got := c.Rivals([]placement.DeviceID{{Driver: driver, Pool: "n", Device: "gpu-3"}}, "uid-g"); len(got) != test.want {
-				t.Errorf("rivals %v, want %d", got, test.want)
-			}
-		})
 	}
 }

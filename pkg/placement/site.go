@@ -113,7 +113,7 @@ func (a *attempt) gatherNode(n *node) {
 	}
 	room := a.request.members
 	if !a.anyNode {
-		room = min(room, n.room(a.request.needs, a.evict))
+		room = min(room, n.room(a.request.needs, a.promised[n.name], a.evict))
 	}
 	if room == 0 {
 		return
@@ -171,7 +171,7 @@ func (a *attempt) availability(d *device, selected bool, left counters) availabi
 	switch {
 	case tainted && !fenced:
 		return useless
-	case fenced, d.planned, d.earmarked != nil && !a.pastEarmarks, d.use.taken(r.uid):
+	case fenced, d.use.planned, d.use.earmarked != nil && !a.pastEarmarks, d.use.taken(r.uid):
 		return busy
 	case left != nil && !left.take(d):
 		return busy

@@ -61,12 +61,15 @@ const (
 	// ReasonSelectorFails means that a CEL selector has an error, or errs on a device of the class:
 	// kube-scheduler would abort the pods.
 	ReasonSelectorFails Reason = "SelectorFails"
+	// ReasonSelectorTooExpensive means that to evaluate a CEL selector on all devices takes too long.
+	ReasonSelectorTooExpensive Reason = "SelectorTooExpensive"
 	// ReasonNotSupported means that the planner cannot foresee what kube-scheduler would do, for
 	// example because two devices have the same attribute id.
 	ReasonNotSupported Reason = "NotSupported"
 	// ReasonOracleDisagrees means that kube-scheduler's own allocator does not allocate the plan.
 	ReasonOracleDisagrees Reason = "AllocatorDisagrees"
-	// ReasonInterrupted means that planning was given up before it came to a decision.
+	// ReasonInterrupted means that planning was given up before it came to a decision: the context ended,
+	// or selectors were left to evaluate. The next call of Plan goes on.
 	ReasonInterrupted Reason = "PlanningInterrupted"
 )
 
@@ -86,8 +89,8 @@ type Refusal struct {
 type PodWithDevices struct {
 	Pod types.NamespacedName
 	UID types.UID
-	// Decided is when kube-scheduler said that the pod is unschedulable; zero when it has not, as with
-	// all that Rivals returns.
+	// Decided is when kube-scheduler said that the pod is unschedulable; zero when it has not, or when a
+	// device became free since, so that it may say otherwise.
 	Decided time.Time
 	// Created is when the pod was created, in whole seconds.
 	Created time.Time

@@ -4,6 +4,8 @@
 package placement
 
 import (
+	"time"
+
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -23,6 +25,14 @@ type use struct {
 	claims    []*claim
 	reserved  []types.UID // gangs whose committed plan has the device
 	published int         // how many slices list it
+	// freed is when the device was last seen to become free: published, given back, or not tainted any
+	// more.
+	freed time.Time
+
+	// earmarked is the gang that waits for the device, planned says that it is in a plan. Both belong to
+	// one call of Plan, which clears them.
+	earmarked *v1alpha1.GangClaim
+	planned   bool
 }
 
 // taken reports whether the device is allocated, or planned for a gang other than this one.
@@ -43,7 +53,7 @@ func (c *Cluster) SetClaim(object *resourceapi.ResourceClaim) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	key := types.NamespacedName{Namespace: object.Namespace, Name: object.Name}
-	c.deleteClaim(key)
+	old := c.claims[key]
 	added := &claim{object: object}
 	if object.Status.Allocation != nil {
 		for _, result := range object.Status.Allocation.Devices.Results {
@@ -57,6 +67,9 @@ func (c *Cluster) SetClaim(object *resourceapi.ResourceClaim) {
 		}
 	}
 	c.claims[key] = added
+	if old != nil { // After the new one: what both have was not free in between.
+		c.release(old)
+	}
 }
 
 // DeleteClaim removes a ResourceClaim.
@@ -72,9 +85,16 @@ func (c *Cluster) deleteClaim(key types.NamespacedName) {
 		return
 	}
 	delete(c.claims, key)
+	c.release(old)
+}
+
+// release takes a claim from the devices that it had.
+func (c *Cluster) release(old *claim) {
 	for _, id := range old.devices {
 		u := c.use(id)
-		u.claims = without(u.claims, old)
+		if u.claims = without(u.claims, old); len(u.claims) == 0 {
+			u.freed = c.clock.Now()
+		}
 		c.forget(id)
 	}
 }
@@ -91,7 +111,7 @@ func (c *Cluster) use(id DeviceID) *use {
 
 // forget drops what is known of a device that nobody has and no slice lists.
 func (c *Cluster) forget(id DeviceID) {
-	if u := c.uses[id]; u != nil && len(u.claims) == 0 && len(u.reserved) == 0 && u.published == 0 {
+	if u := c.uses[id]; u != nil && len(u.claims) == 0 && len(u.reserved) == 0 && u.published == 0 && u.earmarked == nil && !u.planned {
 		delete(c.uses, id)
 	}
 }

@@ -4,17 +4,32 @@
 package placement
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/utils/ptr"
 )
 
-// maxViews is how many combinations of class and selectors keep their results.
-const maxViews = 64
+const (
+	// viewCost is what it may cost to evaluate the selectors of a class or of a gang on all devices, in
+	// CEL's units: a million takes about 0.1 s. A selector that compares some attributes costs 20 to 50
+	// for a device.
+	viewCost = 10_000_000
+	// evaluationCost is what an evaluation costs beside the expression: the device is put into maps.
+	evaluationCost = 50
+	// planCost is what one call of Plan may spend on selectors that are new.
+	planCost = 20_000_000
+	// minViews and maxViews are how many combinations of class and selectors keep their results: at
+	// least, and at most when that many gangs wait.
+	minViews, maxViews = 64, 1024
+)
 
 // viewKey names a class and selectors by their text.
 type viewKey struct{ class, selectors string }
@@ -25,13 +40,20 @@ type view struct {
 	key       viewKey
 	class     *resourceapi.DeviceClass
 	selectors []resourceapi.DeviceSelector
-	matches   map[*slice]*matches
+	// base is the view of the class alone, which is evaluated once for all that add selectors; nil in
+	// itself.
+	base    *view
+	matches map[*slice]*matches
+	cost    uint64 // of all matches
 	// ids counts the attribute id among the devices of the class, repeated those that are there twice.
+	// Only the view of a class has them.
 	ids      map[string]int
 	repeated map[string]bool
 	lastUsed int64
-	// checked says that the API server accepts the selectors in a claim.
-	checked bool
+	// compiled says that the selectors were compiled, and checked against the limits of the API server
+	// if they are not those of a class; invalid is what came of it.
+	compiled bool
+	invalid  *selectorError
 }
 
 // matches are the results on a slice, device by device.
@@ -39,6 +61,7 @@ type matches struct {
 	class []bool
 	all   []bool // class and selectors
 	err   *selectorError
+	cost  uint64
 }
 
 // selectorError says which selector fails, on which device if it compiles.
@@ -57,6 +80,35 @@ func (e *selectorError) Error() string {
 
 // view returns the view of a class and selectors.
 func (c *Cluster) view(class *resourceapi.DeviceClass, selectors []resourceapi.DeviceSelector) *view {
+	var base *view
+	if len(selectors) > 0 {
+		base = c.view(class, nil)
+	}
+	k := viewKey{class.Name, textOf(selectors)}
+	v := c.views[k]
+	if v == nil || v.class != class || v.base != base {
+		v = &view{key: k, class: class, selectors: selectors, base: base, matches: map[*slice]*matches{}}
+		if base == nil {
+			v.selectors = class.Spec.Selectors
+			v.ids, v.repeated = map[string]int{}, map[string]bool{}
+		}
+		c.keep(v)
+	}
+	c.viewUses++
+	v.lastUsed = c.viewUses
+	return v
+}
+
+// ofClass is the view of the class alone.
+func (v *view) ofClass() *view {
+	if v.base != nil {
+		return v.base
+	}
+	return v
+}
+
+// textOf is the text of selectors, to tell them apart by.
+func textOf(selectors []resourceapi.DeviceSelector) string {
 	var key strings.Builder
 	for _, s := range selectors {
 		if s.CEL != nil {
@@ -64,61 +116,118 @@ func (c *Cluster) view(class *resourceapi.DeviceClass, selectors []resourceapi.D
 		}
 		key.WriteByte(0)
 	}
-	k := viewKey{class.Name, key.String()}
-	v := c.views[k]
-	if v == nil || v.class != class {
-		v = &view{key: k, class: class, selectors: selectors, matches: map[*slice]*matches{}, ids: map[string]int{}, repeated: map[string]bool{}}
-		c.views[k] = v
-	}
-	c.viewUses++
-	v.lastUsed = c.viewUses
-	c.dropOldestView()
-	return v
+	return key.String()
 }
 
-func (c *Cluster) dropOldestView() {
-	if len(c.views) <= maxViews {
+// keep stores a view in place of the one that was not used for longest. When all were used by this call
+// of Plan the view is not kept: otherwise each would push out the one that is needed next.
+func (c *Cluster) keep(v *view) {
+	if old := c.views[v.key]; old == nil && len(c.views) >= c.viewLimit {
+		var oldest *view
+		for _, other := range c.views {
+			if other != v.base && (oldest == nil || other.lastUsed < oldest.lastUsed) {
+				oldest = other
+			}
+		}
+		if oldest == nil || oldest.lastUsed > c.planStart && v.base != nil {
+			return
+		}
+		delete(c.views, oldest.key)
+	}
+	c.views[v.key] = v
+}
+
+// shrinkViews drops the views that were not used for longest, down to the limit.
+func (c *Cluster) shrinkViews() {
+	if len(c.views) <= c.viewLimit {
 		return
 	}
-	var oldest *view
-	for _, v := range c.views {
-		if oldest == nil || v.lastUsed < oldest.lastUsed {
-			oldest = v
-		}
+	list := slices.SortedFunc(maps.Values(c.views), func(a, b *view) int { return cmp.Compare(b.lastUsed, a.lastUsed) })
+	for _, v := range list[c.viewLimit:] {
+		delete(c.views, v.key)
 	}
-	delete(c.views, oldest.key)
 }
 
-// check compiles the selectors, then evaluates them where that has not happened, and returns the first
-// failure: kube-scheduler would abort a pod that runs into it.
-func (c *Cluster) check(ctx context.Context, v *view) *selectorError {
-	for i, s := range v.class.Spec.Selectors {
-		if err := c.compile(s, fmt.Sprintf("DeviceClass %s: spec.selectors[%d].cel.expression", v.class.Name, i)); err != nil {
-			return err
-		}
+// compile compiles the selectors of a view, once. It must not be called with the lock held: a selector
+// may take milliseconds.
+func (c *Cluster) compile(v *view) *selectorError {
+	c.mutex.Lock()
+	done, invalid := v.compiled, v.invalid
+	c.mutex.Unlock()
+	if done {
+		return invalid
 	}
 	for i, s := range v.selectors {
-		field := fmt.Sprintf("spec.selectors[%d].cel.expression", i)
-		if err := c.compile(s, field); err != nil {
-			return err
+		field := v.field(i)
+		if invalid = compile(c.cel, s, field); invalid == nil && v.base != nil {
+			if err := checkExpression(s.CEL.Expression); err != nil {
+				invalid = &selectorError{field: field, err: err}
+			}
 		}
-		if v.checked {
-			continue
-		}
-		if err := checkExpression(s.CEL.Expression); err != nil {
-			return &selectorError{field: field, err: err}
+		if invalid != nil {
+			break
 		}
 	}
-	v.checked = true
-	var first *selectorError
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	v.compiled, v.invalid = true, invalid
+	return invalid
+}
+
+func (v *view) field(i int) string {
+	if v.base == nil {
+		return fmt.Sprintf("DeviceClass %s: spec.selectors[%d].cel.expression", v.class.Name, i)
+	}
+	return fmt.Sprintf("spec.selectors[%d].cel.expression", i)
+}
+
+func compile(cache *cel.Cache, s resourceapi.DeviceSelector, field string) *selectorError {
+	if s.CEL == nil {
+		return &selectorError{field: field, err: errors.New("is empty: only cel is known")}
+	}
+	if result := cache.GetOrCompile(s.CEL.Expression); result.Error != nil {
+		return &selectorError{field: field, err: fmt.Errorf("does not compile: %w", result.Error)}
+	}
+	return nil
+}
+
+// missing lists the slices of complete pools on which the view was not evaluated.
+func (c *Cluster) missing(v *view) []*slice {
+	if v.tooExpensive() != "" {
+		return nil // Nobody will ask.
+	}
+	var list []*slice
 	for _, p := range c.pools {
 		if !p.complete {
 			continue
 		}
 		for _, s := range p.current {
-			if m := c.match(ctx, v, s); m.err != nil && (first == nil || m.err.device.before(*first.device)) {
-				first = m.err
+			if v.matches[s] == nil {
+				list = append(list, s)
 			}
+		}
+	}
+	return list
+}
+
+// tooExpensive names the selectors that take too long, if any do.
+func (v *view) tooExpensive() string {
+	switch {
+	case v.ofClass().cost > viewCost:
+		return fmt.Sprintf("the selectors of DeviceClass %s", v.class.Name)
+	case v.cost > viewCost:
+		return "spec.selectors"
+	default:
+		return ""
+	}
+}
+
+// failure is the first error on a device: kube-scheduler would abort a pod that runs into it.
+func (c *Cluster) failure(v *view) *selectorError {
+	var first *selectorError
+	for _, m := range v.matches {
+		if m.err != nil && (first == nil || m.err.device.before(*first.device)) {
+			first = m.err
 		}
 	}
 	return first
@@ -134,36 +243,83 @@ func (d DeviceID) before(other DeviceID) bool {
 	return d.Device < other.Device
 }
 
-func (c *Cluster) compile(s resourceapi.DeviceSelector, field string) *selectorError {
-	if s.CEL == nil {
-		return &selectorError{field: field, err: errors.New("is empty: only cel is known")}
+// evaluate evaluates a view on slices, until the cost that is left is used up or the view is too
+// expensive. Only what it reads and writes of the cluster is under the lock; a slice that was replaced
+// in the meantime is left out.
+func (c *Cluster) evaluate(ctx context.Context, v *view, list []*slice, left *uint64) {
+	if v.base != nil {
+		c.evaluate(ctx, v.base, list, left)
 	}
-	if result := c.cel.GetOrCompile(s.CEL.Expression); result.Error != nil {
-		return &selectorError{field: field, err: fmt.Errorf("does not compile: %w", result.Error)}
+	for _, s := range list {
+		c.mutex.Lock()
+		var class *matches
+		if v.base != nil {
+			class = v.base.matches[s]
+		}
+		skip := v.matches[s] != nil || v.base != nil && class == nil
+		stop := *left == 0 || v.cost > viewCost
+		c.mutex.Unlock()
+		if skip {
+			continue
+		}
+		if stop || ctx.Err() != nil {
+			return
+		}
+		m := v.evaluate(ctx, c.cel, s, class)
+		*left -= min(m.cost, *left)
+		if ctx.Err() != nil {
+			return // Not to be kept: an evaluation that was interrupted says nothing.
+		}
+		c.mutex.Lock()
+		if p := c.pools[poolKey{s.object.Spec.Driver, s.object.Spec.Pool.Name}]; v.matches[s] == nil && p != nil && p.complete && slices.Contains(p.current, s) {
+			v.add(s, m)
+		}
+		c.mutex.Unlock()
 	}
-	return nil
 }
 
-// match returns which devices of the slice are selected.
-func (c *Cluster) match(ctx context.Context, v *view, s *slice) *matches {
-	if m := v.matches[s]; m != nil {
-		return m
+// evaluate evaluates the view on a slice; class is the result of its base, if it has one. It stops when
+// this alone makes the view too expensive.
+func (v *view) evaluate(ctx context.Context, cache *cel.Cache, s *slice, class *matches) *matches {
+	m := &matches{all: make([]bool, len(s.devices))}
+	if m.class = m.all; class != nil {
+		m.class, m.err = class.class, class.err
 	}
-	m := &matches{class: make([]bool, len(s.devices)), all: make([]bool, len(s.devices))}
+	same := true
 	for i, d := range s.devices {
-		inClass, err := c.evaluate(ctx, v.class.Spec.Selectors, d, fmt.Sprintf("DeviceClass %s: ", v.class.Name))
-		if err == nil && inClass {
-			m.class[i] = true
-			m.all[i], err = c.evaluate(ctx, v.selectors, d, "")
+		if class != nil && !class.class[i] {
+			continue
 		}
+		selected, cost, err := evaluate(ctx, cache, v.selectors, d, v.prefix())
+		m.cost += cost
+		m.all[i] = selected
+		same = same && selected
 		if err != nil && m.err == nil {
 			m.err = err
 		}
+		if m.cost > viewCost || ctx.Err() != nil {
+			break
+		}
 	}
-	if ctx.Err() != nil {
-		return m // Not to be kept: an evaluation that was interrupted says nothing.
+	if class != nil && same {
+		m.all = class.class // Most selectors select all of a slice: keep it once.
 	}
+	return m
+}
+
+func (v *view) prefix() string {
+	if v.base == nil {
+		return fmt.Sprintf("DeviceClass %s: ", v.class.Name)
+	}
+	return ""
+}
+
+func (v *view) add(s *slice, m *matches) {
 	v.matches[s] = m
+	v.cost += m.cost
+	if v.base != nil {
+		return
+	}
 	for i, d := range s.devices {
 		if m.class[i] && d.attrID != "" {
 			v.ids[d.attrID]++
@@ -172,30 +328,35 @@ func (c *Cluster) match(ctx context.Context, v *view, s *slice) *matches {
 			}
 		}
 	}
-	return m
 }
 
-func (c *Cluster) evaluate(ctx context.Context, selectors []resourceapi.DeviceSelector, d *device, prefix string) (bool, *selectorError) {
+// evaluate tells whether all selectors select the device, and what it cost to find out.
+func evaluate(ctx context.Context, cache *cel.Cache, selectors []resourceapi.DeviceSelector, d *device, prefix string) (bool, uint64, *selectorError) {
+	var cost uint64
 	for i, s := range selectors {
 		field := fmt.Sprintf("%sspec.selectors[%d].cel.expression", prefix, i)
-		if err := c.compile(s, field); err != nil {
-			return false, &selectorError{field: field, device: &d.id, err: err.err}
+		if err := compile(cache, s, field); err != nil {
+			return false, cost, &selectorError{field: field, device: &d.id, err: err.err}
 		}
-		compiled := c.cel.GetOrCompile(s.CEL.Expression)
-		matches, _, err := compiled.DeviceMatches(ctx, cel.Device{
+		compiled := cache.GetOrCompile(s.CEL.Expression)
+		matches, details, err := compiled.DeviceMatches(ctx, cel.Device{
 			Driver:                   d.id.Driver,
 			AllowMultipleAllocations: d.api.AllowMultipleAllocations,
 			Attributes:               d.api.Attributes,
 			Capacity:                 d.api.Capacity,
 		})
+		cost += evaluationCost
+		if details != nil {
+			cost += ptr.Deref(details.ActualCost(), 0)
+		}
 		if err != nil {
-			return false, &selectorError{field: field, device: &d.id, err: cel.EnhanceRuntimeError(err)}
+			return false, cost, &selectorError{field: field, device: &d.id, err: cel.EnhanceRuntimeError(err)}
 		}
 		if !matches {
-			return false, nil
+			return false, cost, nil
 		}
 	}
-	return true, nil
+	return true, cost, nil
 }
 
 // dropMatches forgets what was evaluated on a slice.
@@ -206,6 +367,10 @@ func (c *Cluster) dropMatches(s *slice) {
 			continue
 		}
 		delete(v.matches, s)
+		v.cost -= m.cost
+		if v.base != nil {
+			continue
+		}
 		for i, d := range s.devices {
 			if !m.class[i] || d.attrID == "" {
 				continue
@@ -218,22 +383,4 @@ func (c *Cluster) dropMatches(s *slice) {
 			}
 		}
 	}
-}
-
-// classLister lets the allocator read the classes.
-type classLister struct{ c *Cluster }
-
-func (l classLister) List() ([]*resourceapi.DeviceClass, error) {
-	var classes []*resourceapi.DeviceClass
-	for _, class := range l.c.classes {
-		classes = append(classes, class)
-	}
-	return classes, nil
-}
-
-func (l classLister) Get(name string) (*resourceapi.DeviceClass, error) {
-	if class := l.c.classes[name]; class != nil {
-		return class, nil
-	}
-	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
 }

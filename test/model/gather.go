@@ -81,7 +81,7 @@ func (c *controller) gatherDevices(o *gang.Observation, plan *v1alpha1.GangPlan)
 
 // problems says which planned devices cannot be used as planned any more.
 func (c *controller) problems(o *gang.Observation, plan *v1alpha1.GangPlan) map[placement.DeviceID]gang.DeviceProblem {
-	states := c.cluster.DeviceStates(placement.PlannedDevices(plan))
+	states := c.cluster.DeviceStates(o.Claim, placement.PlannedDevices(plan))
 	noClass := get[*resourceapi.DeviceClass](&c.cache.objects, key{Name: o.Claim.Spec.DeviceClassName}) == nil
 	found := map[placement.DeviceID]gang.DeviceProblem{}
 	for _, p := range plan.Placements {
@@ -91,13 +91,14 @@ func (c *controller) problems(o *gang.Observation, plan *v1alpha1.GangPlan) map[
 			id := placement.DeviceID{Driver: v1alpha1.DriverName, Pool: p.Pool, Device: d.Name}
 			state := states[id]
 			switch {
+			case state.Unknown: // its pool is being updated: who has it keeps it
 			case state.Gone:
 				found[id] = gang.DeviceGone
 			case p.Domain != "" && state.Domain != p.Domain, state.ID != d.ID:
 				found[id] = gang.DeviceMoved
 			case !tolerated(state.Tainted(o.Claim.UID), o.Claim.Spec.Tolerations):
 				found[id] = gang.DeviceTainted
-			case noClass:
+			case noClass, state.NotSelected:
 				found[id] = gang.DeviceNotSelected
 			case unusable:
 				found[id] = gang.DeviceNodeUnusable
