@@ -146,6 +146,8 @@ func TestTheAPIServerJudgesGangClaims(t *testing.T) {
 		"a timeout in days":              {`{"schedulingTimeout": "1d"}`, []string{"spec.schedulingTimeout", "hours, minutes and seconds"}},
 		"a timeout beyond int64":         {`{"schedulingTimeout": "9999999h"}`, []string{"spec.schedulingTimeout", "0s or more"}},
 		"no grace":                       {`{"restartGracePeriod": "0s"}`, nil},
+		"the longest grace":              {`{"restartGracePeriod": "1h"}`, nil},
+		"a grace that is too long":       {`{"restartGracePeriod": "1h0m1s"}`, []string{"spec.restartGracePeriod", "set it to 1h or less"}},
 		"a negative grace":               {`{"restartGracePeriod": "-1s"}`, []string{"spec.restartGracePeriod", "0s or more"}},
 		"to plan moves":                  {`{"defragmentation": "Plan"}`, nil},
 		"no defragmentation policy":      {`{"defragmentation": "Always"}`, []string{"spec.defragmentation", "Never"}},
