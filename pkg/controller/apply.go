@@ -29,7 +29,9 @@ const writesAtOnce = 32
 // applier writes what was decided to the API server.
 type applier struct {
 	client client.Client
-	clock  clock.PassiveClock
+	// live reads at the API server.
+	live  client.Reader
+	clock clock.PassiveClock
 	// wrote is called after each write; its error ends the action as a crash would.
 	wrote func(verb string) error
 }
@@ -55,16 +57,20 @@ func (a *applier) apply(ctx context.Context, action gang.Action) error {
 		})
 	case gang.TouchRules:
 		return each(ctx, a, action, action.Rules, func(ctx context.Context, ref gang.Ref) error {
-			return gone(a.patch(ctx, &resourceapi.DeviceTaintRule{}, ref, uidOnly, annotate(v1alpha1.TouchedAnnotation, a.stamped(gang.StampTouched)), nil))
+			rule := &resourceapi.DeviceTaintRule{}
+			return a.gone(ctx, rule, ref, a.patch(ctx, rule, ref, uidOnly, annotate(v1alpha1.TouchedAnnotation, a.stamped(gang.StampTouched)), nil))
 		})
 	case gang.NeutralizeRules:
 		return each(ctx, a, action, action.Rules, func(ctx context.Context, ref gang.Ref) error {
-			return gone(a.patch(ctx, &resourceapi.DeviceTaintRule{}, ref, uidOnly, annotate(v1alpha1.TouchedAnnotation, a.stamped(gang.StampNeutralized)),
+			rule := &resourceapi.DeviceTaintRule{}
+			return a.gone(ctx, rule, ref, a.patch(ctx, rule, ref, uidOnly, annotate(v1alpha1.TouchedAnnotation, a.stamped(gang.StampNeutralized)),
 				map[string]any{"taint": map[string]any{"effect": resourceapi.DeviceTaintEffectNone}}))
 		})
 	case gang.DeleteRules:
 		return each(ctx, a, action, action.Rules, func(ctx context.Context, ref gang.Ref) error {
-			return gone(a.delete(ctx, &resourceapi.DeviceTaintRule{}, ref, uidOnly))
+			// A rule that has its effect again, whoever gave it back, must not be deleted with it.
+			rule := &resourceapi.DeviceTaintRule{}
+			return a.gone(ctx, rule, ref, a.delete(ctx, rule, ref, unchanged))
 		})
 	case gang.CreateTemplate:
 		return each(ctx, a, action, []*resourceapi.ResourceClaimTemplate{action.Template}, func(ctx context.Context, template *resourceapi.ResourceClaimTemplate) error {
@@ -72,7 +78,8 @@ func (a *applier) apply(ctx context.Context, action gang.Action) error {
 		})
 	case gang.DeleteTemplate:
 		return each(ctx, a, action, []gang.Ref{action.Template}, func(ctx context.Context, ref gang.Ref) error {
-			return gone(a.delete(ctx, &resourceapi.ResourceClaimTemplate{}, ref, uidOnly))
+			template := &resourceapi.ResourceClaimTemplate{}
+			return a.gone(ctx, template, ref, a.delete(ctx, template, ref, uidOnly))
 		})
 	case gang.DeleteClaims:
 		return each(ctx, a, action, action.Claims, func(ctx context.Context, ref gang.Ref) error {
@@ -80,32 +87,86 @@ func (a *applier) apply(ctx context.Context, action gang.Action) error {
 		})
 	case gang.TouchPods:
 		return each(ctx, a, action, action.Pods, func(ctx context.Context, ref gang.Ref) error {
-			return gone(a.patch(ctx, &corev1.Pod{}, ref, uidOnly, annotate(v1alpha1.TouchedAnnotation, a.stamped(gang.StampTouched)), nil))
+			pod := &corev1.Pod{}
+			return a.gone(ctx, pod, ref, a.patch(ctx, pod, ref, uidOnly, annotate(v1alpha1.TouchedAnnotation, a.stamped(gang.StampTouched)), nil))
 		})
 	case gang.EvictPods:
 		return a.evict(ctx, action)
 	case gang.MarkReady:
-		return each(ctx, a, action, action.Claims, func(ctx context.Context, claim gang.ReadyClaim) error {
-			return a.patch(ctx, &resourceapi.ResourceClaim{}, claim.Ref, unchanged, annotate(v1alpha1.ReadyAnnotation, claim.Plan), nil)
-		})
+		if err := a.tryMarkReady(ctx, action); err != nil {
+			return err
+		}
+		return each(ctx, a, action, action.Claims, func(ctx context.Context, claim gang.ReadyClaim) error { return a.markReady(ctx, claim) })
 	default:
 		return fmt.Errorf("action %s of type %T is not implemented", action.Verb(), action)
 	}
 }
 
+// checkReady returns a conflict when a claim of the action is not at the API server as it was observed.
+func (a *applier) checkReady(ctx context.Context, claim *v1alpha1.GangClaim, action gang.MarkReady) error {
+	var claims resourceapi.ResourceClaimList
+	if err := a.live.List(ctx, &claims, client.InNamespace(claim.Namespace), client.MatchingLabels{v1alpha1.GangLabel: string(claim.UID)}); err != nil {
+		return fmt.Errorf("list claims of GangClaim %s at the API server: %w", keyOf(claim), err)
+	}
+	versions := map[types.UID]string{}
+	for i := range claims.Items {
+		versions[claims.Items[i].UID] = claims.Items[i].ResourceVersion
+	}
+	for _, ready := range action.Claims {
+		if versions[ready.UID] != ready.ResourceVersion {
+			return changed(ready)
+		}
+	}
+	return nil
+}
+
+func changed(claim gang.ReadyClaim) error {
+	return apierrors.NewConflict(resourceapi.Resource("resourceclaims"), claim.Name, errors.New("the claim is not as it was observed"))
+}
+
+// tryMarkReady asks the API server whether all claims of the action could be marked ready: each is still as
+// it was observed, and no admission policy is against it. Nothing is written.
+func (a *applier) tryMarkReady(ctx context.Context, action gang.MarkReady) error {
+	return sideBySide(action.Claims, func(claim gang.ReadyClaim) error {
+		err := a.markReady(ctx, claim, client.DryRunAll)
+		if apierrors.IsBadRequest(err) {
+			// There is an admission webhook that cannot be asked without effect.
+			now := &resourceapi.ResourceClaim{}
+			if err = a.live.Get(ctx, types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, now); err == nil &&
+				(now.UID != claim.UID || now.ResourceVersion != claim.ResourceVersion) {
+				err = changed(claim)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("try to %s %s: %w", action.Verb(), name(claim), err)
+		}
+		return nil
+	})
+}
+
+func (a *applier) markReady(ctx context.Context, claim gang.ReadyClaim, options ...client.PatchOption) error {
+	return a.patch(ctx, &resourceapi.ResourceClaim{}, claim.Ref, unchanged, annotate(v1alpha1.ReadyAnnotation, claim.Plan), nil, options...)
+}
+
 // each writes all objects of an action side by side. One that fails does not keep the others from being
 // written.
 func each[T any](ctx context.Context, a *applier, action gang.Action, objects []T, write func(context.Context, T) error) error {
+	return sideBySide(objects, func(object T) error {
+		if err := write(ctx, object); err != nil {
+			return fmt.Errorf("%s %s: %w", action.Verb(), name(object), err)
+		}
+		return a.wrote(action.Verb())
+	})
+}
+
+// sideBySide calls do for all objects, some at the same time, and returns all errors.
+func sideBySide[T any](objects []T, do func(T) error) error {
 	errs := make([]error, len(objects))
 	var group errgroup.Group
 	group.SetLimit(writesAtOnce)
 	for i, object := range objects {
 		group.Go(func() error {
-			if err := write(ctx, object); err != nil {
-				errs[i] = fmt.Errorf("%s %s: %w", action.Verb(), name(object), err)
-				return nil
-			}
-			errs[i] = a.wrote(action.Verb())
+			errs[i] = do(object)
 			return nil
 		})
 	}
@@ -130,7 +191,7 @@ func name(object any) string {
 func (a *applier) evict(ctx context.Context, action gang.EvictPods) error {
 	evict := func(ctx context.Context, ref gang.Ref, dryRun ...string) error {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}}
-		return gone(a.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
+		return a.gone(ctx, pod, ref, a.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
 			ObjectMeta: pod.ObjectMeta,
 			DeleteOptions: &metav1.DeleteOptions{
 				Preconditions: metav1.NewUIDPreconditions(string(ref.UID)),
@@ -183,7 +244,7 @@ const (
 )
 
 // patch changes fields of the metadata, and of the spec, with a JSON merge patch.
-func (a *applier) patch(ctx context.Context, object client.Object, ref gang.Ref, condition condition, metadata, spec map[string]any) error {
+func (a *applier) patch(ctx context.Context, object client.Object, ref gang.Ref, condition condition, metadata, spec map[string]any, options ...client.PatchOption) error {
 	metadata["uid"] = ref.UID
 	if condition == unchanged {
 		metadata["resourceVersion"] = ref.ResourceVersion
@@ -198,7 +259,7 @@ func (a *applier) patch(ctx context.Context, object client.Object, ref gang.Ref,
 	}
 	object.SetNamespace(ref.Namespace)
 	object.SetName(ref.Name)
-	return a.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, data))
+	return a.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, data), options...)
 }
 
 func (a *applier) delete(ctx context.Context, object client.Object, ref gang.Ref, condition condition) error {
@@ -233,10 +294,19 @@ func ignore(kind func(error) bool, err error) error {
 	return err
 }
 
-// gone takes an object that is not there, or that another one has replaced, for done. It is for writes
-// whose only precondition is the UID.
-func gone(err error) error {
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || otherUID(err) {
+// gone takes an object that is not there, or that another one has replaced, for done. Another conflict is
+// none of that: the API server gives up on a patch after some tries against other writers.
+func (a *applier) gone(ctx context.Context, object client.Object, ref gang.Ref, err error) error {
+	switch {
+	case apierrors.IsNotFound(err), otherUID(err):
+		return nil
+	case !apierrors.IsConflict(err):
+		return err
+	}
+	if readErr := a.live.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, object); readErr != nil {
+		return ignore(apierrors.IsNotFound, readErr)
+	}
+	if object.GetUID() != ref.UID {
 		return nil
 	}
 	return err

@@ -145,7 +145,7 @@ func add(ctx context.Context, m manager.Manager, config Config) error {
 	state := placement.NewCluster()
 	planner := newPlanner(state, config.Clock, look, metrics.observePlan)
 	watched := newWatched(config.Clock, look)
-	applier := &applier{client: m.GetClient(), clock: config.Clock, wrote: wrote}
+	applier := &applier{client: m.GetClient(), live: m.GetAPIReader(), clock: config.Clock, wrote: wrote}
 	events := newEventSender(m.GetEventRecorder(Name), config.Clock)
 	r := &reconciler{
 		client:   m.GetClient(),

@@ -265,6 +265,9 @@ func (p *planner) planLocked(ctx context.Context) (changed []types.NamespacedNam
 		if q == nil {
 			continue
 		}
+		if decision.Refusal != nil && decision.Refusal.Reason == placement.ReasonInterrupted {
+			p.Changed() // it goes on where it stopped
+		}
 		if q.answeredFor != q.asked || !sameAnswer(q.answer, decision) {
 			changed = append(changed, q.key)
 		}

@@ -121,6 +121,12 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	}
 
 	decision := gang.Decide(observation)
+	if err := r.checkStart(ctx, claim, decision); err != nil {
+		if taken(observation.Placement) {
+			r.planner.GiveBack(claim)
+		}
+		return decision.RequeueAfter, err
+	}
 	written, err := r.writeStatus(ctx, claim, decision.Status)
 	if err != nil {
 		if taken(observation.Placement) && notStored(err) {
@@ -163,6 +169,20 @@ func (r *reconciler) writeStatus(ctx context.Context, observed *v1alpha1.GangCla
 	klog.FromContext(ctx).V(2).Info("Wrote status", "step", step, "plan", planHash(claim))
 	r.metrics.observeStatus(observed, claim)
 	return claim, r.applier.wrote("Status" + string(step))
+}
+
+// checkStart asks the API server whether the claims of all members are what they were seen to be, before the
+// status says that the gang starts: that is not taken back for one member alone.
+func (r *reconciler) checkStart(ctx context.Context, claim *v1alpha1.GangClaim, decision gang.Decision) error {
+	if was, is := claim.Status.Plan, decision.Status.Plan; is == nil || is.Step != v1alpha1.StepStarting || was != nil && was.Step == is.Step {
+		return nil
+	}
+	for _, action := range decision.Actions {
+		if ready, ok := action.(gang.MarkReady); ok {
+			return r.applier.checkReady(ctx, claim, ready)
+		}
+	}
+	return nil
 }
 
 // notStored says that the error of a write proves that nothing was stored. A reply that was lost does not.

@@ -50,7 +50,7 @@ func newReconciler(t *testing.T, funcs interceptor.Funcs, objects ...client.Obje
 		live:     api,
 		observer: &observer{cached: api, live: api, cluster: cluster, clock: r.clock},
 		planner:  newPlanner(cluster, clocktesting.NewFakeClock(start), func(types.NamespacedName) {}, func(time.Duration, int) {}),
-		applier:  &applier{client: api, clock: r.clock, wrote: func(string) error { return nil }},
+		applier:  &applier{client: api, live: api, clock: r.clock, wrote: func(string) error { return nil }},
 		events:   newEventSender(r.recorder, r.clock),
 		metrics:  newMetrics(prometheus.NewRegistry(), ""),
 		watched:  newWatched(clocktesting.NewFakeClock(start), func(types.NamespacedName) {}),
