@@ -9,8 +9,10 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
 )
 
 // boundGangs are the gangs that are started, with the time that Kubernetes takes for so many claims and
@@ -19,9 +21,9 @@ var boundGangs = []struct {
 	members, rounds int
 	target          float64
 }{
-	{2, 8, 150},
-	{8, 5, 900},
-	{32, 3, 3500},
+	{2, 5, 150},
+	{8, 4, 900},
+	{32, 2, 3500},
 	{128, 1, 0},
 }
 
@@ -74,17 +76,21 @@ func (c *gangCluster) measureBound(ctx context.Context, members int) (fromTempla
 	}
 	following, cancel := context.WithTimeout(ctx, gangPatience)
 	defer cancel()
-	templates, err := follow[*resourceapi.ResourceClaimTemplate](following, c, &resourceapi.ResourceClaimTemplateList{}, namespace)
+	templates, err := follow[*resourceapi.ResourceClaimTemplate](following, c, namespace, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
+		return f.Resource().V1().ResourceClaimTemplates().Informer()
+	})
 	if err != nil {
 		return 0, 0, err
 	}
 	appeared := make(chan time.Time, 1)
 	go func() {
-		if _, ok := <-templates; ok {
+		select {
+		case <-templates:
 			appeared <- time.Now()
+		case <-following.Done():
 		}
 	}()
-	pods, err := follow[*corev1.Pod](following, c, &corev1.PodList{}, namespace)
+	pods, err := followPods(following, c, namespace)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -92,14 +98,10 @@ func (c *gangCluster) measureBound(ctx context.Context, members int) (fromTempla
 		return 0, 0, err
 	}
 	created := time.Now()
-	bound := map[string]bool{}
+	bound := map[types.UID]bool{}
 	for len(bound) < members {
-		pod, ok := <-pods
-		if !ok {
-			return 0, 0, fmt.Errorf("%d of %d pods were bound within %v", len(bound), members, gangPatience)
-		}
-		if pod.Spec.NodeName != "" {
-			bound[pod.Name] = true
+		if _, err := nextBound(following, pods, bound); err != nil {
+			return 0, 0, err
 		}
 	}
 	done := time.Now()

@@ -22,8 +22,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -54,7 +56,7 @@ type gangCluster struct {
 	setup      gangSetup
 	dir        string
 	lab        *Lab
-	client     client.WithWatch // as administrator
+	client     client.Client // as administrator
 	nodes      []string
 	controller *process.Process
 }
@@ -66,7 +68,7 @@ func (c *gangCluster) prepare(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if c.client, err = client.NewWithWatch(c.ConfigFor(c.AdminToken()), client.Options{Scheme: scheme}); err != nil {
+	if c.client, err = client.New(c.ConfigFor(c.AdminToken()), client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
 	// Nobody would run their pods.
@@ -230,7 +232,7 @@ func inParallel(count int, do func(i int) error) error {
 // empty deletes everything in namespaces and waits until no claim of theirs and no gang's fence is left. Pods go at once, as they
 // do when a kubelet has ended them.
 func (c *gangCluster) empty(ctx context.Context, namespaces ...string) error {
-	kinds := []client.Object{&v1alpha1.GangClaim{}, &corev1.Pod{}, &resourceapi.ResourceClaimTemplate{}}
+	kinds := []client.Object{&v1alpha1.GangClaim{}, &corev1.Pod{}, &resourceapi.ResourceClaimTemplate{}, &resourceapi.ResourceClaim{}}
 	if c.setup.native {
 		kinds = append(kinds, &schedulingv1beta1.PodGroup{})
 	}
@@ -364,27 +366,50 @@ func (c *gangCluster) runOn(ctx context.Context, namespace, name string, gpu gpu
 // templateLabel on a pod is the template that it names.
 const templateLabel = "bench.switchyard.dev/template"
 
-// follow passes on the objects of a kind in a namespace as they are made and change, until ctx ends.
-func follow[T client.Object](ctx context.Context, c *gangCluster, list client.ObjectList, namespace string) (<-chan T, error) {
-	events, err := c.client.Watch(ctx, list, client.InNamespace(namespace))
-	if err != nil {
-		return nil, fmt.Errorf("watch %T: %w", list, err)
-	}
-	objects := make(chan T, 1024)
-	go func() {
-		defer close(objects)
-		defer events.Stop()
-		for event := range events.ResultChan() {
-			object, ok := event.Object.(T)
-			if !ok || event.Type == watch.Deleted {
-				continue
-			}
+// follow passes on the objects of a kind in a namespace as they are made and change, until ctx ends. of chooses the kind.
+func follow[T client.Object](ctx context.Context, c *gangCluster, namespace string, of func(informers.SharedInformerFactory) cache.SharedIndexInformer) (<-chan T, error) {
+	factory := informers.NewSharedInformerFactoryWithOptions(c.Client(), 0, informers.WithNamespace(namespace))
+	informer := of(factory)
+	objects := make(chan T)
+	send := func(object any) {
+		if object, ok := object.(T); ok {
 			select {
 			case objects <- object:
 			case <-ctx.Done():
-				return
 			}
 		}
-	}()
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    send,
+		UpdateFunc: func(_, object any) { send(object) },
+	}); err != nil {
+		return nil, err
+	}
+	factory.StartWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return nil, fmt.Errorf("follow what happens in namespace %s: %w", namespace, ctx.Err())
+	}
 	return objects, nil
+}
+
+func followPods(ctx context.Context, c *gangCluster, namespace string) (<-chan *corev1.Pod, error) {
+	return follow[*corev1.Pod](ctx, c, namespace, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
+		return f.Core().V1().Pods().Informer()
+	})
+}
+
+// nextBound returns the next pod that is bound and that is not seen yet.
+func nextBound(ctx context.Context, pods <-chan *corev1.Pod, seen map[types.UID]bool) (*corev1.Pod, error) {
+	for {
+		select {
+		case pod := <-pods:
+			if pod.Spec.NodeName == "" || seen[pod.UID] {
+				continue
+			}
+			seen[pod.UID] = true
+			return pod, nil
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%d pods were bound, not more: %w", len(seen), ctx.Err())
+		}
+	}
 }

@@ -44,11 +44,11 @@ func gangFence() []Benchmark {
 			if err != nil {
 				return err
 			}
-			if _, err := c.schedule(ctx, singlesCount/2); err != nil { // warms caches up
+			if _, err := c.schedule(ctx); err != nil { // warms caches up
 				return err
 			}
 			turns := map[string]func() (float64, error){
-				without: func() (float64, error) { return c.schedule(ctx, singlesCount) },
+				without: func() (float64, error) { return c.schedule(ctx) },
 				with:    func() (float64, error) { return fence.schedule(ctx) },
 			}
 			for round := range fenceRounds {
@@ -62,6 +62,9 @@ func gangFence() []Benchmark {
 						return fmt.Errorf("%s: %w", side, err)
 					}
 					samples.Add(side, measured[side])
+				}
+				if measured[without] == 0 {
+					return fmt.Errorf("no pod was bound within %v, with nothing fenced", singlesTurn)
 				}
 				samples.Add(with+"-to-without", measured[with]/measured[without])
 			}
@@ -98,7 +101,7 @@ func (f *fence) schedule(ctx context.Context) (float64, error) {
 	for _, node := range f.nodes {
 		fenced[node] = true
 	}
-	rate, err := f.cluster.schedule(ctx, singlesCount, func(pod *corev1.Pod) error {
+	rate, err := f.cluster.schedule(ctx, func(pod *corev1.Pod) error {
 		if fenced[pod.Spec.NodeName] {
 			return fmt.Errorf("pod %s was bound to %s, whose GPUs are all fenced", pod.Name, pod.Spec.NodeName)
 		}

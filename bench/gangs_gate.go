@@ -11,6 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/switchyard-dev/switchyard/test/harness/controlplane"
@@ -95,7 +98,7 @@ func (c *gangCluster) measureGateOnce(ctx context.Context, n *gpuNode, asGang bo
 	if err != nil {
 		return 0, err
 	}
-	pods, err := follow[*corev1.Pod](following, c, &corev1.PodList{}, namespace)
+	pods, err := followPods(following, c, namespace)
 	if err != nil {
 		return 0, err
 	}
@@ -119,16 +122,12 @@ func (c *gangCluster) measureGateOnce(ctx context.Context, n *gpuNode, asGang bo
 		err   error
 	}
 	results := make(chan prepared, gateMembers)
-	started := map[string]bool{}
-	for len(started) < gateMembers {
-		pod, ok := <-pods
-		if !ok {
-			return 0, fmt.Errorf("%d of %d pods were bound within %v", len(started), gateMembers, gangPatience)
+	bound := map[types.UID]bool{}
+	for len(bound) < gateMembers {
+		pod, err := nextBound(following, pods, bound)
+		if err != nil {
+			return 0, err
 		}
-		if pod.Spec.NodeName == "" || started[pod.Name] {
-			continue
-		}
-		started[pod.Name] = true
 		go func() {
 			claim, err := c.claimOf(following, pod)
 			if err == nil {
@@ -155,22 +154,26 @@ func (c *gangCluster) measureGateOnce(ctx context.Context, n *gpuNode, asGang bo
 
 // lastAllocated sends the instant at which the count-th claim of the namespace was seen allocated.
 func (c *gangCluster) lastAllocated(ctx context.Context, namespace string, count int) (<-chan time.Time, error) {
-	claims, err := follow[*resourceapi.ResourceClaim](ctx, c, &resourceapi.ResourceClaimList{}, namespace)
+	claims, err := follow[*resourceapi.ResourceClaim](ctx, c, namespace, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
+		return f.Resource().V1().ResourceClaims().Informer()
+	})
 	if err != nil {
 		return nil, err
 	}
 	at := make(chan time.Time, 1)
 	go func() {
-		allocated := map[string]bool{}
-		for claim := range claims {
-			if claim.Status.Allocation != nil {
-				allocated[claim.Name] = true
-			}
-			if len(allocated) == count {
-				at <- time.Now()
+		allocated := map[types.UID]bool{}
+		for len(allocated) < count {
+			select {
+			case claim := <-claims:
+				if claim.Status.Allocation != nil {
+					allocated[claim.UID] = true
+				}
+			case <-ctx.Done():
 				return
 			}
 		}
+		at <- time.Now()
 	}()
 	return at, nil
 }

@@ -20,9 +20,9 @@ const (
 	// heldNodes have 8 domains, of which each member takes one.
 	heldNodes = 4
 	// heldDeadline is the schedulingTimeout of the GangClaims, and what pods are given beside it.
-	heldDeadline = 8 * time.Second
+	heldDeadline = 6 * time.Second
 	// heldWindow is how long devices are looked at.
-	heldWindow = 16 * time.Second
+	heldWindow = 12 * time.Second
 	// heldStep is how often.
 	heldStep = 200 * time.Millisecond
 )

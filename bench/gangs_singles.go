@@ -21,8 +21,10 @@ import (
 )
 
 const (
-	// singlesCount is how many pods are measured in a turn, singlesInFlight how many there are at a time.
-	singlesCount, singlesInFlight = 300, 30
+	// singlesInFlight is how many pods there are at a time.
+	singlesInFlight = 30
+	// singlesRamp is how long they run before they are counted, singlesTurn how long they are.
+	singlesRamp, singlesTurn = time.Second, 5 * time.Second
 	// singlesRounds is how often each side has a turn.
 	singlesRounds = 4
 	// waitingGangs of waitingMembers wait beside them.
@@ -60,7 +62,7 @@ func gangSingles() []Benchmark {
 			if err != nil {
 				return err
 			}
-			if _, err := c.schedule(ctx, singlesCount/2); err != nil { // warms caches up
+			if _, err := c.schedule(ctx); err != nil { // warms caches up
 				return err
 			}
 			for round := range singlesRounds {
@@ -71,6 +73,9 @@ func gangSingles() []Benchmark {
 						return fmt.Errorf("%s: %w", side.series, err)
 					}
 					samples.Add(side.series, measured[side.series])
+				}
+				if measured[alone] == 0 {
+					return fmt.Errorf("no pod was bound within %v, with nothing beside", singlesTurn)
 				}
 				for _, side := range sides[1:] {
 					samples.Add(side.series+"-to-alone", measured[side.series]/measured[alone])
@@ -89,7 +94,7 @@ func (c *gangCluster) scheduleBeside(ctx context.Context, side beside) (float64,
 	if err := side.wait(ctx, c, namespace); err != nil {
 		return 0, err
 	}
-	rate, err := c.schedule(ctx, singlesCount)
+	rate, err := c.schedule(ctx)
 	return rate, errors.Join(err, c.empty(ctx, namespace))
 }
 
@@ -171,9 +176,9 @@ func (c *gangCluster) breakDomains(ctx context.Context) (string, error) {
 	})
 }
 
-// schedule lets pods with one GPU through the scheduler and returns how many were bound a second. A fixed number
+// schedule lets pods with one GPU through the scheduler and returns how many are bound a second. A fixed number
 // is under way: where one is bound, it is deleted, and the next one is made.
-func (c *gangCluster) schedule(ctx context.Context, count int, checks ...func(*corev1.Pod) error) (rate float64, err error) {
+func (c *gangCluster) schedule(ctx context.Context, checks ...func(*corev1.Pod) error) (rate float64, err error) {
 	namespace, err := c.namespace(ctx, "singles")
 	if err != nil {
 		return 0, err
@@ -181,43 +186,41 @@ func (c *gangCluster) schedule(ctx context.Context, count int, checks ...func(*c
 	if err := c.createTemplate(ctx, namespace, "single", 1); err != nil {
 		return 0, err
 	}
-	following, cancel := context.WithTimeout(ctx, gangPatience)
+	following, cancel := context.WithCancel(ctx)
 	defer cancel()
-	pods, err := follow[*corev1.Pod](following, c, &corev1.PodList{}, namespace)
+	pods, err := followPods(following, c, namespace)
 	if err != nil {
 		return 0, err
 	}
 	var writes errgroup.Group
 	create := func(i int) {
 		writes.Go(func() error {
-			return c.client.Create(following, gpuPod(namespace, fmt.Sprintf("single-%d", i), "single"))
+			return c.client.Create(ctx, gpuPod(namespace, fmt.Sprintf("single-%d", i), "single"))
 		})
 	}
 	for i := range singlesInFlight {
 		create(i)
 	}
-	var start time.Time
+	turn, stop := context.WithTimeout(ctx, singlesRamp+singlesTurn)
+	defer stop()
+	start := time.Now().Add(singlesRamp)
 	bound := map[types.UID]bool{}
-	for len(bound) < count+singlesInFlight {
-		pod, ok := <-pods
-		if !ok {
-			return 0, fmt.Errorf("%d pods with one GPU were bound within %v: %w", len(bound), gangPatience, errors.Join(writes.Wait(), c.Err()))
+	for counted := 0; ; {
+		pod, err := nextBound(turn, pods, bound)
+		if err != nil { // the turn is over
+			rate = float64(counted) / singlesTurn.Seconds()
+			break
 		}
-		if pod.Spec.NodeName == "" || bound[pod.UID] {
-			continue
-		}
-		bound[pod.UID] = true
 		for _, check := range checks {
 			if err := check(pod); err != nil {
 				return 0, err
 			}
 		}
-		if len(bound) == singlesInFlight {
-			start = time.Now() // the pipeline is full
+		if time.Now().After(start) {
+			counted++
 		}
-		writes.Go(func() error { return c.client.Delete(following, pod, client.GracePeriodSeconds(0)) })
-		create(len(bound) + singlesInFlight)
+		writes.Go(func() error { return c.client.Delete(ctx, pod, client.GracePeriodSeconds(0)) })
+		create(singlesInFlight + len(bound) - 1)
 	}
-	took := time.Since(start)
-	return float64(count) / took.Seconds(), errors.Join(writes.Wait(), c.empty(ctx, namespace))
+	return rate, errors.Join(ctx.Err(), writes.Wait(), c.empty(ctx, namespace))
 }
