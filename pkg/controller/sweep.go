@@ -24,6 +24,10 @@ import (
 // sweepAgain is when to sweep again after something was swept: objects go one kind after the other.
 const sweepAgain = 200 * time.Millisecond
 
+// sweepLate is when to sweep once more after a GangClaim was deleted: writes for it may have been under
+// way, and come after the first sweep.
+const sweepLate = 5 * time.Second
+
 // sweeper deletes objects of gangs that do not exist. A gang's finalizer keeps it until its objects are
 // gone, so there are some only where someone took the finalizer off, or restored objects from a backup.
 type sweeper struct {
@@ -40,6 +44,7 @@ type sweeper struct {
 // Run sweeps at once, then periodically and after each deletion of a GangClaim, until ctx ends.
 func (s *sweeper) Run(ctx context.Context) {
 	s.report(ctx)
+	var late time.Time // when to sweep once more, at the latest
 	for {
 		pause, err := s.sweep(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -47,6 +52,9 @@ func (s *sweeper) Run(ctx context.Context) {
 		}
 		if pause == 0 {
 			pause = s.interval
+		}
+		if now := s.clock.Now(); now.Before(late) {
+			pause = min(pause, late.Sub(now))
 		}
 		timer := s.clock.NewTimer(pause)
 		select {
@@ -56,6 +64,7 @@ func (s *sweeper) Run(ctx context.Context) {
 		case <-timer.C():
 		case <-s.wake:
 			timer.Stop()
+			late = s.clock.Now().Add(sweepLate)
 		}
 	}
 }
