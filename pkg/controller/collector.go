@@ -5,7 +5,9 @@ package controller
 
 import (
 	"context"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,27 +33,50 @@ type collector struct {
 	domain domains
 	synced func() bool
 
-	gangs, devices, domainCount, largest, runnable, score *prometheus.Desc
+	gangs                *prometheus.Desc
+	product, node, whole levelDescs
+}
+
+// levelDescs are the metrics of a product, of a node or of the cluster.
+type levelDescs struct{ devices, domains, largest, runnable, score *prometheus.Desc }
+
+func (d levelDescs) all() []*prometheus.Desc {
+	return []*prometheus.Desc{d.devices, d.domains, d.largest, d.runnable, d.score}
+}
+
+func newLevelDescs(prefix, of string, label ...string) levelDescs {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		by := strings.Join(append(slices.Clone(label), labels...), " and ")
+		if by != "" {
+			by = ", by " + by
+		}
+		return prometheus.NewDesc(prometheus.BuildFQName(metricNamespace, metricSubsystem, prefix+name),
+			strings.Replace(help, "%s", of+by, 1), append(slices.Clone(label), labels...), nil)
+	}
+	return levelDescs{
+		devices:  desc("devices", "Devices%s: free for a new claim, in_use, or unusable because of a taint or a fence.", "state"),
+		domains:  desc("nvswitch_domains", "NVSwitch domains%s: whole (no device in use), broken (some in use) or full.", "state"),
+		largest:  desc("largest_free_block_devices", "Largest number of free devices in one NVSwitch domain%s."),
+		runnable: desc("runnable_gangs", "How many gangs that need so many devices in one NVSwitch domain find them%s.", "size"),
+		score:    desc("fragmentation_ratio", "The part of the free devices, 0 to 1, that gangs of a size cannot use because they are spread over NVSwitch domains%s.", "size"),
+	}
 }
 
 func newCollector(reader client.Reader, d domains, synced func() bool) *collector {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(prometheus.BuildFQName(metricNamespace, metricSubsystem, name), help, labels, nil)
-	}
 	return &collector{
 		reader: reader, domain: d, synced: synced,
-		gangs:       desc("gangs", "GangClaims by state: the reason of their condition Running.", "state"),
-		devices:     desc("devices", "Devices by product and state: free for a new claim, in_use, or unusable because of a taint or a fence.", "product", "state"),
-		domainCount: desc("nvswitch_domains", "NVSwitch domains by product and state: whole (no device in use), broken (some in use) or full.", "product", "state"),
-		largest:     desc("largest_free_block_devices", "Largest number of free devices in one NVSwitch domain, by product.", "product"),
-		runnable:    desc("runnable_gangs", "How many gangs that need so many devices in one NVSwitch domain would find a place, by product and size.", "product", "size"),
-		score:       desc("fragmentation_ratio", "The part of the free devices, 0 to 1, that gangs of a size cannot use because they are spread over NVSwitch domains, by product and size.", "product", "size"),
+		gangs: prometheus.NewDesc(prometheus.BuildFQName(metricNamespace, metricSubsystem, "gangs"),
+			"GangClaims by state: the reason of their condition Running.", []string{"state"}, nil),
+		product: newLevelDescs("", "", "product"),
+		node:    newLevelDescs("node_", " on a node", "node"),
+		whole:   newLevelDescs("cluster_", " in the cluster"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.gangs, c.devices, c.domainCount, c.largest, c.runnable, c.score} {
+	descs <- c.gangs
+	for _, d := range slices.Concat(c.product.all(), c.node.all(), c.whole.all()) {
 		descs <- d
 	}
 }
@@ -78,19 +103,27 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	for state, n := range states {
 		gauge(c.gangs, float64(n), state)
 	}
-	for product, m := range fragmentation.Measure(c.domain.Domains(), gangSizes).Products {
+	report := fragmentation.Measure(c.domain.Domains(), gangSizes)
+	measures := func(d levelDescs, m fragmentation.Measures, level ...string) {
 		for state, n := range map[string]int{"free": m.Free, "in_use": m.InUse, "unusable": m.Total - m.Free - m.InUse} {
-			gauge(c.devices, float64(n), product, state)
+			gauge(d.devices, float64(n), append(level, state)...)
 		}
 		for state, n := range map[string]int{"whole": m.Whole, "broken": m.Broken, "full": m.Full} {
-			gauge(c.domainCount, float64(n), product, state)
+			gauge(d.domains, float64(n), append(level, state)...)
 		}
-		gauge(c.largest, float64(m.LargestFreeBlock), product)
+		gauge(d.largest, float64(m.LargestFreeBlock), level...)
 		for _, g := range m.Gangs {
-			gauge(c.runnable, float64(g.Runnable), product, strconv.Itoa(g.Size))
-			gauge(c.score, g.Fragmentation, product, strconv.Itoa(g.Size))
+			gauge(d.runnable, float64(g.Runnable), append(level, strconv.Itoa(g.Size))...)
+			gauge(d.score, g.Fragmentation, append(level, strconv.Itoa(g.Size))...)
 		}
 	}
+	for product, m := range report.Products {
+		measures(c.product, m, product)
+	}
+	for node, m := range report.Nodes {
+		measures(c.node, m, node)
+	}
+	measures(c.whole, report.Cluster)
 }
 
 // stateOf is the state of a gang in one word.

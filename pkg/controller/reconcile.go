@@ -115,7 +115,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 		if !answered {
 			return 0, nil // the planner calls back
 		}
-		observation.Placement = &answer
+		observation.Placement = r.observer.explain(ctx, observation, answer)
 	} else {
 		r.planner.Forget(claim.UID)
 	}
