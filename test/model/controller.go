@@ -54,7 +54,7 @@ type controller struct {
 func newController(w *world) *controller {
 	w.controllers++
 	c := &controller{
-		w: w, id: w.controllers, cluster: placement.NewCluster(), queued: map[key]time.Time{}, busy: map[key]bool{}, again: map[key]bool{},
+		w: w, id: w.controllers, cluster: placement.NewClusterAt(worldClock{w}), queued: map[key]time.Time{}, busy: map[key]bool{}, again: map[key]bool{},
 	}
 	c.planner = &planner{c: c, waiting: map[types.UID]*question{}, taken: map[types.UID]*v1alpha1.GangClaim{}}
 	c.cache = newCache(w, c.seen)

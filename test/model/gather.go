@@ -49,20 +49,16 @@ func (c *controller) gather(g *v1alpha1.GangClaim) gang.Observation {
 
 func (c *controller) gatherDevices(o *gang.Observation, plan *v1alpha1.GangPlan) {
 	devices := placement.PlannedDevices(plan)
+	quiescing := plan.Step == v1alpha1.StepQuiescing && c.w.fault != noQuiesce
+	if quiescing { // Before the holders: a claim that is allocated in between must be in one of them.
+		o.Rivals = c.cluster.Rivals(devices, o.Claim.UID)
+	}
 	o.Holders = map[placement.DeviceID]gang.Holder{}
 	for id, h := range c.cluster.Holders(devices) {
 		o.Holders[id] = gang.Holder{Claim: types.NamespacedName{Namespace: h.Namespace, Name: h.Name}, UID: h.UID, Gang: h.Gang}
 	}
 	o.Devices = c.problems(o, plan)
-	if plan.Step != v1alpha1.StepQuiescing {
-		return
-	}
-	if c.w.fault == noQuiesce {
-		return
-	}
-	o.Rivals = c.cluster.Rivals(devices, o.Claim.UID)
-	undecided := slices.ContainsFunc(o.Rivals, func(r placement.PodWithDevices) bool { return r.Decided.IsZero() })
-	if undecided && c.w.now.Sub(plan.StepSince.Time) < gang.QuiesceFor {
+	if !quiescing || len(gang.Undecided(*o)) > 0 && o.Now.Sub(plan.StepSince.Time) < gang.QuiesceFor {
 		return
 	}
 	o.Holders = map[placement.DeviceID]gang.Holder{}
@@ -72,7 +68,7 @@ func (c *controller) gatherDevices(o *gang.Observation, plan *v1alpha1.GangPlan)
 		}
 		for _, r := range claim.Status.Allocation.Devices.Results {
 			id := placement.DeviceID{Driver: r.Driver, Pool: r.Pool, Device: r.Device}
-			if slices.Contains(devices, id) {
+			if slices.Contains(devices, id) && !ptr.Deref(r.AdminAccess, false) {
 				o.Holders[id] = gang.Holder{Claim: keyOf(claim), UID: claim.UID, Gang: types.UID(claim.Labels[v1alpha1.GangLabel])}
 			}
 		}
@@ -86,7 +82,10 @@ func (c *controller) problems(o *gang.Observation, plan *v1alpha1.GangPlan) map[
 	found := map[placement.DeviceID]gang.DeviceProblem{}
 	for _, p := range plan.Placements {
 		node := get[*corev1.Node](&c.cache.objects, key{Name: p.Node})
-		unusable := node == nil || !nodeReady(node) || node.Spec.Unschedulable
+		unusable := node == nil || !nodeReady(node) || slices.ContainsFunc(o.Pods, func(pod *corev1.Pod) bool {
+			return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed &&
+				pod.Spec.NodeName == "" && !placement.NodeSuits(node, pod)
+		})
 		for _, d := range p.Devices {
 			id := placement.DeviceID{Driver: v1alpha1.DriverName, Pool: p.Pool, Device: d.Name}
 			state := states[id]

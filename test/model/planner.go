@@ -129,6 +129,9 @@ func (p *planner) plan() {
 	for _, d := range p.c.cluster.Plan(context.Background(), gangs) {
 		q := p.waiting[d.Gang]
 		same := q.answer != nil && q.answer.Plan == nil && d.Plan == nil && q.answer.Refusal.Message == d.Refusal.Message
+		if d.Refusal != nil && d.Refusal.Reason == placement.ReasonInterrupted {
+			p.changed() // it goes on where it stopped
+		}
 		news := q.answeredFor != q.asked || !same
 		q.answer, q.answeredFor = &d, q.asked
 		if news {

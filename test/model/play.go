@@ -204,7 +204,7 @@ func (w *world) leaderGang(g *v1alpha1.GangClaim) placement.Gang {
 
 // snapshot is the cluster as it is stored.
 func (w *world) snapshot() *placement.Cluster {
-	o, c := &w.api.objects, placement.NewCluster()
+	o, c := &w.api.objects, placement.NewClusterAt(worldClock{w})
 	for _, x := range list[*resourceapi.DeviceClass](o) {
 		c.SetClass(x)
 	}

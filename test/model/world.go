@@ -222,3 +222,9 @@ func over(p *corev1.Pod) bool {
 func isReady(labels, annotations map[string]string) bool {
 	return annotations[v1alpha1.ReadyAnnotation] == labels[v1alpha1.PlanLabel]
 }
+
+// worldClock is the time of the world.
+type worldClock struct{ w *world }
+
+func (c worldClock) Now() time.Time                  { return c.w.now }
+func (c worldClock) Since(t time.Time) time.Duration { return c.w.now.Sub(t) }
