@@ -91,8 +91,10 @@ func readyNode() *corev1.Node {
 func plannedGang(step v1alpha1.GangStep) *v1alpha1.GangClaim {
 	claim := gangNamed("gang")
 	claim.ResourceVersion = ""
-	claim.Spec = v1alpha1.GangClaimSpec{Members: 1, DevicesPerMember: 1, DeviceClassName: v1alpha1.DriverName,
-		Topology: v1alpha1.GangTopology{Member: v1alpha1.MemberNode, Gang: v1alpha1.GangAny}}
+	claim.Spec = v1alpha1.GangClaimSpec{
+		Members: 1, DevicesPerMember: 1, DeviceClassName: v1alpha1.DriverName,
+		Topology: v1alpha1.GangTopology{Member: v1alpha1.MemberNode, Gang: v1alpha1.GangAny},
+	}
 	claim.Status.Plan = &v1alpha1.GangPlan{
 		Members: 1, Hash: "hash", Step: step, StepSince: metav1.NewMicroTime(start),
 		Placements: []v1alpha1.GangPlacement{{Node: "node", Pool: "node", Devices: []v1alpha1.GangDevice{{Name: "gpu-0", ID: "id-0"}}}},

@@ -299,12 +299,12 @@ func fingerprint(g placement.Gang) string {
 // keep devices from others.
 func reservation(claim *v1alpha1.GangClaim) *v1alpha1.GangClaim {
 	plan := claim.Status.Plan
-	if plan == nil || plan.Step != v1alpha1.StepUnfencing && !(plan.Step == v1alpha1.StepTakingBack && swept(claim)) {
-		return claim
+	if plan != nil && (plan.Step == v1alpha1.StepUnfencing || plan.Step == v1alpha1.StepTakingBack && swept(claim)) {
+		open := *claim
+		open.Status.Plan = nil
+		return &open
 	}
-	open := *claim
-	open.Status.Plan = nil
-	return &open
+	return claim
 }
 
 // swept says that nothing is left of a plan that was taken back: the GangClaim waits for the next.

@@ -80,16 +80,11 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 // onlyConflicts says that nothing went wrong but that objects had changed: of the errors of writes that
 // ran side by side, each says so.
 func onlyConflicts(err error) bool {
-	for err != nil {
-		switch e := err.(type) {
-		case interface{ Unwrap() []error }:
-			return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !onlyConflicts(err) })
-		case apierrors.APIStatus:
-			return apierrors.IsConflict(err)
-		}
-		err = errors.Unwrap(err)
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !onlyConflicts(err) })
 	}
-	return false
+	return apierrors.IsConflict(err)
 }
 
 // reconcile returns when the gang is to be looked at again: of an error, at the latest.
