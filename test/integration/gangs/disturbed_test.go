@@ -97,7 +97,7 @@ func (e *env) devicesOnce() {
 
 // The scheduler has decided on pods, and has not written it yet, when the gang is planned and fenced.
 func TestAGangPlannedBehindABurstOfSingles(t *testing.T) {
-	const burst = 60
+	const burst = 150
 	e := newEnv(t, stock, "a100-2x4", "a100-2x4")
 	e.start()
 	singles := []*corev1.Pod{e.single("single", 1)}
