@@ -10,7 +10,7 @@
 // allocator (KEP-4381) whether exactly these claims can be allocated before it proposes a plan.
 //
 // It is pure: it may import pkg/fragmentation, the api packages, k8s.io/api, k8s.io/apimachinery,
-// k8s.io/component-helpers and k8s.io/dynamic-resource-allocation, never client-go. The objects that it
+// k8s.io/component-helpers, k8s.io/dynamic-resource-allocation and k8s.io/utils, never client-go. The objects that it
 // is given are shared with caches and are never written.
 //
 // What is decided how, and why, is in docs/design/placement.md.
