@@ -22,10 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -365,51 +362,3 @@ func (c *gangCluster) runOn(ctx context.Context, namespace, name string, gpu gpu
 
 // templateLabel on a pod is the template that it names.
 const templateLabel = "bench.switchyard.dev/template"
-
-// follow passes on the objects of a kind in a namespace as they are made and change, until ctx ends. of chooses the kind.
-func follow[T client.Object](ctx context.Context, c *gangCluster, namespace string, of func(informers.SharedInformerFactory) cache.SharedIndexInformer) (<-chan T, error) {
-	factory := informers.NewSharedInformerFactoryWithOptions(c.Client(), 0, informers.WithNamespace(namespace))
-	informer := of(factory)
-	objects := make(chan T)
-	send := func(object any) {
-		if object, ok := object.(T); ok {
-			select {
-			case objects <- object:
-			case <-ctx.Done():
-			}
-		}
-	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    send,
-		UpdateFunc: func(_, object any) { send(object) },
-	}); err != nil {
-		return nil, err
-	}
-	factory.StartWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		return nil, fmt.Errorf("follow what happens in namespace %s: %w", namespace, ctx.Err())
-	}
-	return objects, nil
-}
-
-func followPods(ctx context.Context, c *gangCluster, namespace string) (<-chan *corev1.Pod, error) {
-	return follow[*corev1.Pod](ctx, c, namespace, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
-		return f.Core().V1().Pods().Informer()
-	})
-}
-
-// nextBound returns the next pod that is bound and that is not seen yet.
-func nextBound(ctx context.Context, pods <-chan *corev1.Pod, seen map[types.UID]bool) (*corev1.Pod, error) {
-	for {
-		select {
-		case pod := <-pods:
-			if pod.Spec.NodeName == "" || seen[pod.UID] {
-				continue
-			}
-			seen[pod.UID] = true
-			return pod, nil
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%d pods were bound, not more: %w", len(seen), ctx.Err())
-		}
-	}
-}
