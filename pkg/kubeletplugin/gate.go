@@ -67,7 +67,7 @@ func (d *Driver) passGate(ctx context.Context, claim *resourceapi.ResourceClaim,
 	d.metrics.gangClaimsWaiting.Inc()
 	defer d.metrics.gangClaimsWaiting.Dec()
 	started := d.clock.Now()
-	logger := klog.FromContext(ctx).WithValues("claim", klog.KObj(claim), "claimUID", claim.UID, "gang", claim.Labels[v1alpha1.GangLabel])
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), "claim", klog.KObj(claim), "claimUID", claim.UID, "gang", claim.Labels[v1alpha1.GangLabel])
 	logger.V(2).Info("Waiting until the gang is complete")
 
 	bounded, cancel := boundGate(ctx)
