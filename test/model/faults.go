@@ -23,8 +23,6 @@ const (
 	noNeutral fault = "rules are deleted without losing their effect before"
 	// templateStays leaves the template after the members have their claims.
 	templateStays fault = "templates are not deleted"
-	// noTakeBack leaves claims that were not verified by the deadline.
-	noTakeBack fault = "unverified claims are not taken back"
 	// noEviction leaves allocated claims that were not verified by the deadline.
 	noEviction fault = "pods with unverified claims are not evicted"
 	// noTouch never touches a member that has no claim.
@@ -54,10 +52,6 @@ var faults = map[fault]map[string]int{
 	noFence:       nil,
 	noNeutral:     nil,
 	templateStays: nil,
-	noTakeBack: {
-		"name a template": 10, "surge": 10, "create a gang": 3, "finish a workload": 3, "kill the controller": 0, "lose the lease": 0,
-		"wipe a status": 0, "replace a gang": 0, "delete a rule": 0, "change a rule": 0, "delete a claim": 0,
-	},
 	noEviction:    {"lose a GPU": 8, "set a quota": 5},
 	noTouch:       {"set a quota": 15},
 	actionsFirst:  nil,
@@ -78,7 +72,6 @@ func (f fault) drops(a gang.Action) bool {
 	return slices.Contains(map[fault][]string{
 		noFence:       {"CreateRules", "RepairRules", "TouchRules"},
 		templateStays: {"DeleteTemplate"},
-		noTakeBack:    {"DeleteClaims"},
 		noEviction:    {"EvictPods"},
 		noTouch:       {"TouchPods"},
 		rulesStay:     {"DeleteRules"},
