@@ -61,7 +61,7 @@ type Config struct {
 	Listener net.Listener
 	// Registry takes the metrics, and is served with those of controller-runtime.
 	Registry *prometheus.Registry
-	Clock    clock.Clock
+	Clock    clock.WithDelayedExecution
 	Version  string
 	// Wrote, where not nil, is called after each write, with the name of the action, or "Status" and
 	// the step. An error ends the decision there, as a crash would: tests crash the controller with it.

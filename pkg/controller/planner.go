@@ -27,6 +27,9 @@ const (
 	// restFactor bounds the planner's share of a core: after planning it rests that many times as long
 	// as planning took.
 	restFactor = 4
+	// retellAfter is how long a refusal stands before another of the same reason is told: what is free, and so its
+	// message, changes with every pod of the cluster, and each time would cost a write of every gang that waits.
+	retellAfter = 5 * time.Second
 )
 
 // cluster is what the planner needs of placement.Cluster.
@@ -44,7 +47,7 @@ type cluster interface {
 // ends that.
 type planner struct {
 	cluster cluster
-	clock   clock.Clock
+	clock   clock.WithDelayedExecution
 	// answered is called, without locks, for each gang with a new answer.
 	answered func(types.NamespacedName)
 	observe  func(took time.Duration, gangs int)
@@ -54,6 +57,10 @@ type planner struct {
 	mu      sync.Mutex // held while planning
 	waiting map[types.UID]*question
 	taken   map[types.UID]takenPlan
+	// reserving are the gangs whose plan takes devices from others.
+	reserving map[types.UID]bool
+	// retelling says that a run is due for refusals that were not told.
+	retelling bool
 }
 
 // takenPlan is a plan that was handed out, until the cache shows it.
@@ -70,9 +77,14 @@ type question struct {
 	answer *placement.Decision
 	// answeredFor is asked at the time of the answer.
 	answeredFor string
+	// told is the reason that was told last, and when.
+	told   placement.Reason
+	toldAt time.Time
+	// untold says that the answer has changed since.
+	untold bool
 }
 
-func newPlanner(c cluster, clk clock.Clock, answered func(types.NamespacedName), observe func(time.Duration, int)) *planner {
+func newPlanner(c cluster, clk clock.WithDelayedExecution, answered func(types.NamespacedName), observe func(time.Duration, int)) *planner {
 	return &planner{
 		cluster:  c,
 		clock:    clk,
@@ -81,6 +93,8 @@ func newPlanner(c cluster, clk clock.Clock, answered func(types.NamespacedName),
 		wake:     make(chan struct{}, 1),
 		waiting:  map[types.UID]*question{},
 		taken:    map[types.UID]takenPlan{},
+
+		reserving: map[types.UID]bool{},
 	}
 }
 
@@ -194,9 +208,16 @@ func (p *planner) Observe(claim *v1alpha1.GangClaim) {
 	if taken, ok := p.taken[claim.UID]; ok && (taken.written == nil || olderThan(claim, taken.written)) {
 		return
 	}
+	_, wasTaken := p.taken[claim.UID]
 	delete(p.taken, claim.UID)
-	p.cluster.SetGang(reservation(claim))
-	p.Changed()
+	open := reservation(claim)
+	p.cluster.SetGang(open)
+	// A gang that waits writes its reason now and then, which makes no difference to others.
+	was, is := p.reserving[claim.UID] || wasTaken, open.Status.Plan != nil
+	p.reserving[claim.UID] = is
+	if was || is {
+		p.Changed()
+	}
 }
 
 // Gone follows the deletion of a GangClaim.
@@ -205,6 +226,7 @@ func (p *planner) Gone(claim *v1alpha1.GangClaim) {
 	defer p.mu.Unlock()
 	delete(p.taken, claim.UID)
 	delete(p.waiting, claim.UID)
+	delete(p.reserving, claim.UID)
 	p.cluster.DeleteGang(keyOf(claim))
 	p.Changed()
 }
@@ -268,12 +290,39 @@ func (p *planner) planLocked(ctx context.Context) (changed []types.NamespacedNam
 		if decision.Refusal != nil && decision.Refusal.Reason == placement.ReasonInterrupted {
 			p.Changed() // it goes on where it stopped
 		}
-		if q.answeredFor != q.asked || !sameAnswer(q.answer, decision) {
-			changed = append(changed, q.key)
-		}
+		isAwaited := q.answeredFor != q.asked
+		isNews := isAwaited || q.untold || !sameAnswer(q.answer, decision)
 		q.answer, q.answeredFor = &decision, q.asked
+		if q.untold = isNews && !isAwaited && q.heardAlready(p.clock.Now()); q.untold {
+			p.retell()
+		} else if isNews {
+			changed = append(changed, q.key)
+			q.toldAt, q.told = p.clock.Now(), ""
+			if decision.Refusal != nil {
+				q.told = decision.Refusal.Reason
+			}
+		}
 	}
 	return changed, took
+}
+
+// heardAlready says whether a refusal of the same reason was told a moment ago.
+func (q *question) heardAlready(now time.Time) bool {
+	return q.answer.Refusal != nil && q.answer.Refusal.Reason == q.told && now.Sub(q.toldAt) < retellAfter
+}
+
+// retell makes a run happen in which what was not told is told.
+func (p *planner) retell() {
+	if p.retelling {
+		return
+	}
+	p.retelling = true
+	p.clock.AfterFunc(retellAfter, func() {
+		p.mu.Lock()
+		p.retelling = false
+		p.mu.Unlock()
+		p.Changed()
+	})
 }
 
 // sameAnswer compares refusals: a plan is always news.

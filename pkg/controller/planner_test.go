@@ -26,6 +26,7 @@ import (
 type fakeCluster struct {
 	mu       sync.Mutex
 	devices  int
+	message  string // of refusals
 	runs     [][]types.UID
 	reserved map[types.NamespacedName][]string
 }
@@ -48,7 +49,7 @@ func (c *fakeCluster) Plan(_ context.Context, gangs []placement.Gang) []placemen
 	slices.SortFunc(gangs, func(a, b placement.Gang) int { return int(b.Priority - a.Priority) })
 	for _, g := range gangs {
 		run = append(run, g.Claim.UID)
-		decision := placement.Decision{Gang: g.Claim.UID, Refusal: &placement.Refusal{Reason: placement.ReasonNoFeasibleDomain}}
+		decision := placement.Decision{Gang: g.Claim.UID, Refusal: &placement.Refusal{Reason: placement.ReasonNoFeasibleDomain, Message: c.message}}
 		for i := range c.devices {
 			if d := strconv.Itoa(i); !taken[d] {
 				taken[d] = true
@@ -258,6 +259,33 @@ func TestPlannerTellsARefusalOnce(t *testing.T) {
 		}
 		if len(p.cluster.runs) != 6 {
 			t.Errorf("planned %d times, want at each change", len(p.cluster.runs))
+		}
+	})
+}
+
+// What is free changes with every pod of the cluster: a gang that waits hears of it now and then, and of the last.
+func TestPlannerTellsAChangedRefusalOnceInAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 0)
+		claim := gangNamed("a")
+		p.Ask(ask(claim, 0))
+		p.settle()
+		told := 0
+		for i := range 20 {
+			p.cluster.mu.Lock()
+			p.cluster.message = strconv.Itoa(i)
+			p.cluster.mu.Unlock()
+			p.Changed()
+			told += len(p.settle())
+		}
+		if told < 3 || told > 5 {
+			t.Errorf("told %d times in 20 s, want once in %s", told, retellAfter)
+		}
+		for range 6 {
+			told += len(p.settle())
+		}
+		if last := p.mustAsk(t, ask(claim, 0)).Refusal.Message; last != "19" || told > 6 {
+			t.Errorf("told %d times, the last was %q", told, last)
 		}
 	})
 }

@@ -220,7 +220,8 @@ func (k *Kubelet) prepared(ctx context.Context, pod *corev1.Pod) (bool, error) {
 }
 
 // checkGang fails when a pod could start while a claim of the same plan has no devices: that no container
-// of a partial gang starts is what gangs are for.
+// of a partial gang starts is what gangs are for. A member that was lost since it was marked ready has given
+// its devices back.
 func (k *Kubelet) checkGang(ctx context.Context, pod *corev1.Pod, claim *resourceapi.ResourceClaim) error {
 	claims, err := k.client.ResourceV1().ResourceClaims(claim.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: labels.SelectorFromSet(labels.Set{
@@ -232,11 +233,34 @@ func (k *Kubelet) checkGang(ctx context.Context, pod *corev1.Pod, claim *resourc
 		return err
 	}
 	for _, other := range claims.Items {
-		if other.Status.Allocation == nil {
+		if other.Status.Allocation != nil {
+			continue
+		}
+		lost, err := k.ownerIsLost(ctx, &other)
+		if err != nil {
+			return err
+		}
+		if !lost {
 			return fmt.Errorf("pod %s/%s may start although claim %s of its gang is not allocated", pod.Namespace, pod.Name, other.Name)
 		}
 	}
 	return nil
+}
+
+// ownerIsLost says whether the pod that a claim was made for is gone, going, or has ended.
+func (k *Kubelet) ownerIsLost(ctx context.Context, claim *resourceapi.ResourceClaim) (bool, error) {
+	owner := metav1.GetControllerOf(claim)
+	if owner == nil {
+		return true, nil
+	}
+	pod, err := k.client.CoreV1().Pods(claim.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return pod.UID != owner.UID || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed, nil
 }
 
 // end makes the pod's phase terminal and then removes the pod, as a kubelet does.
