@@ -13,7 +13,6 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -235,19 +234,8 @@ func (o *observer) problems(ctx context.Context, observation *gang.Observation, 
 		}
 		for _, d := range p.Devices {
 			id := placement.DeviceID{Driver: v1alpha1.DriverName, Pool: p.Pool, Device: d.Name}
-			state := states[id]
-			switch {
-			case state.Unknown: // its pool is being updated: who has it keeps it
-			case state.Gone:
-				found[id] = gang.DeviceGone
-			case p.Domain != "" && state.Domain != p.Domain, state.ID != d.ID:
-				found[id] = gang.DeviceMoved
-			case !tolerated(state.Tainted(observation.Claim.UID), observation.Claim.Spec.Tolerations):
-				found[id] = gang.DeviceTainted
-			case noClass, state.NotSelected:
-				found[id] = gang.DeviceNotSelected
-			case unusable:
-				found[id] = gang.DeviceNodeUnusable
+			if problem := gang.Problem(observation.Claim, p, d, states[id], noClass, unusable); problem != "" {
+				found[id] = problem
 			}
 		}
 	}
@@ -267,14 +255,6 @@ func (o *observer) unusable(ctx context.Context, name string, pods []*corev1.Pod
 }
 
 // tolerated says that each of the taints is tolerated.
-func tolerated(taints []resourceapi.DeviceTaint, tolerations []resourceapi.DeviceToleration) bool {
-	for _, taint := range taints {
-		if !slices.ContainsFunc(tolerations, func(t resourceapi.DeviceToleration) bool { return resourceclaim.ToleratesTaint(t, taint) }) {
-			return false
-		}
-	}
-	return true
-}
 
 func compareNames[T client.Object](a, b T) int {
 	switch {

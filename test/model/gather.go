@@ -10,7 +10,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/utils/ptr"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
@@ -88,30 +87,10 @@ func (c *controller) problems(o *gang.Observation, plan *v1alpha1.GangPlan) map[
 		})
 		for _, d := range p.Devices {
 			id := placement.DeviceID{Driver: v1alpha1.DriverName, Pool: p.Pool, Device: d.Name}
-			state := states[id]
-			switch {
-			case state.Unknown: // its pool is being updated: who has it keeps it
-			case state.Gone:
-				found[id] = gang.DeviceGone
-			case p.Domain != "" && state.Domain != p.Domain, state.ID != d.ID:
-				found[id] = gang.DeviceMoved
-			case !tolerated(state.Tainted(o.Claim.UID), o.Claim.Spec.Tolerations):
-				found[id] = gang.DeviceTainted
-			case noClass, state.NotSelected:
-				found[id] = gang.DeviceNotSelected
-			case unusable:
-				found[id] = gang.DeviceNodeUnusable
+			if problem := gang.Problem(o.Claim, p, d, states[id], noClass, unusable); problem != "" {
+				found[id] = problem
 			}
 		}
 	}
 	return found
-}
-
-func tolerated(taints []resourceapi.DeviceTaint, tolerations []resourceapi.DeviceToleration) bool {
-	for _, taint := range taints {
-		if !slices.ContainsFunc(tolerations, func(t resourceapi.DeviceToleration) bool { return resourceclaim.ToleratesTaint(t, taint) }) {
-			return false
-		}
-	}
-	return true
 }
