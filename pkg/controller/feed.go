@@ -58,66 +58,54 @@ func (f *feed) start(ctx context.Context, informers cache.Informers) error {
 		follow(add, func(old, pod *corev1.Pod) {
 			f.cluster.SetPod(pod)
 			if old == nil || podChanged(old, pod) {
-				f.planner.Changed()
-				f.usage()
+				f.usageChanged()
 			}
 		}, func(pod *corev1.Pod) {
 			f.cluster.DeletePod(keyOf(pod))
-			f.planner.Changed()
-			f.usage()
+			f.usageChanged()
 		}),
 		follow(add, func(old, claim *resourceapi.ResourceClaim) {
 			f.cluster.SetClaim(claim)
 			if old == nil || (old.Status.Allocation == nil) != (claim.Status.Allocation == nil) {
-				f.planner.Changed()
-				f.usage()
+				f.usageChanged()
 			}
 		}, func(claim *resourceapi.ResourceClaim) {
 			f.cluster.DeleteClaim(keyOf(claim))
-			f.planner.Changed()
-			f.usage()
+			f.usageChanged()
 		}),
 		follow(add, func(old, node *corev1.Node) {
 			if old != nil && !nodeChanged(old, node) {
 				return // a heartbeat
 			}
 			f.cluster.SetNode(node)
-			f.planner.Changed()
-			f.supply()
+			f.supplyChanged()
 		}, func(node *corev1.Node) {
 			f.cluster.DeleteNode(node.Name)
-			f.planner.Changed()
-			f.supply()
+			f.supplyChanged()
 		}),
 		follow(add, func(_, slice *resourceapi.ResourceSlice) {
 			f.cluster.SetSlice(slice)
-			f.planner.Changed()
-			f.supply()
+			f.supplyChanged()
 		}, func(slice *resourceapi.ResourceSlice) {
 			f.cluster.DeleteSlice(slice.Name)
-			f.planner.Changed()
-			f.supply()
+			f.supplyChanged()
 		}),
 		follow(add, func(_, class *resourceapi.DeviceClass) {
 			f.cluster.SetClass(class)
-			f.planner.Changed()
-			f.supply()
+			f.supplyChanged()
 		}, func(class *resourceapi.DeviceClass) {
 			f.cluster.DeleteClass(class.Name)
-			f.planner.Changed()
-			f.supply()
+			f.supplyChanged()
 		}),
 		follow(add, func(old, rule *resourceapi.DeviceTaintRule) {
 			if old != nil && equality.Semantic.DeepEqual(old.Spec, rule.Spec) {
 				return // touched, or its status was written
 			}
 			f.cluster.SetRule(rule)
-			f.planner.Changed()
-			f.supply()
+			f.supplyChanged()
 		}, func(rule *resourceapi.DeviceTaintRule) {
 			f.cluster.DeleteRule(rule.Name)
-			f.planner.Changed()
-			f.supply()
+			f.supplyChanged()
 		}),
 		follow(add, func(_, quota *corev1.ResourceQuota) {
 			f.cluster.SetQuota(quota)
@@ -199,4 +187,16 @@ func nodeReady(node *corev1.Node) bool {
 		}
 	}
 	return false
+}
+
+// supplyChanged says that devices or nodes have changed, usageChanged that pods or claims have: both may
+// matter to gangs that wait and to gangs that have a plan.
+func (f *feed) supplyChanged() {
+	f.planner.Changed()
+	f.supply()
+}
+
+func (f *feed) usageChanged() {
+	f.planner.Changed()
+	f.usage()
 }
