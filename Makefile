@@ -27,8 +27,9 @@ LINTER   := $(abspath $(TOOLS)/golangci-lint)
 # Modules of the repository; the product is the first.
 MODULES  := . test/localcluster test/tools
 # Packages that take values and return values; see docs/design/layout.md.
-PURE     := $(wildcard api/v1alpha1 pkg/device pkg/topology pkg/topology/smi pkg/mig pkg/resourcemodel \
-              pkg/placement pkg/fragmentation pkg/defrag pkg/gang)
+PURE     := $(wildcard api/v1alpha1 pkg/device pkg/health pkg/topology pkg/topology/smi pkg/mig pkg/resourcemodel \
+              pkg/placement pkg/fragmentation pkg/defrag pkg/gang \
+              pkg/trace pkg/trace/cluster pkg/trace/packing pkg/trace/policy pkg/trace/replay)
 COVERAGE := 90
 
 ##@ General

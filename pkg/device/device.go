@@ -62,6 +62,8 @@ type GPU struct {
 
 	// NVLinks is the number of active links (nvmlDeviceGetNvLinkState).
 	NVLinks int `json:"nvlinks"`
+	// MaxNVLinks is the most active links that the GPU had on this boot; never publish it.
+	MaxNVLinks int `json:"maxNVLinks,omitempty"`
 	// MIGEnabled says that the GPU is in MIG mode and cannot be used whole.
 	MIGEnabled bool `json:"migEnabled,omitempty"`
 
@@ -87,6 +89,11 @@ type Health struct {
 	// Message tells a person what was seen. A healthy GPU may carry one too, such as why it has no
 	// domain.
 	Message string `json:"message,omitempty"`
+	// Evict says that the pods that hold the unhealthy GPU should go, too: its taint has effect NoExecute.
+	Evict bool `json:"evict,omitempty"`
+	// Degraded is a stable CamelCase word for a GPU that may be handed out and is not as it should be; empty
+	// where there is nothing to say. A GPU may be unhealthy for one reason and degraded for another.
+	Degraded string `json:"degraded,omitempty"`
 }
 
 const (

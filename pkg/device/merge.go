@@ -45,6 +45,7 @@ func Merge(known, seen Inventory) Inventory {
 		if !listed[gpu.UUID] {
 			listed[gpu.UUID] = true
 			gpu.LastDomain = cmp.Or(gpu.NVSwitchDomain, gpu.LastDomain)
+			gpu.MaxNVLinks = max(gpu.NVLinks, gpu.MaxNVLinks)
 			merged.GPUs = append(merged.GPUs, gpu)
 		}
 	}
@@ -72,6 +73,7 @@ func Merge(known, seen Inventory) Inventory {
 func update(old, now GPU) GPU {
 	now.LastDomain = cmp.Or(now.LastDomain, old.NVSwitchDomain, old.LastDomain)
 	now.Batch = old.Batch
+	now.MaxNVLinks = old.MaxNVLinks
 	if now.Health.Healthy() {
 		return now
 	}

@@ -209,6 +209,27 @@ func TestMergeTellsWhatWasSeenNow(t *testing.T) {
 	}
 }
 
+func TestMergeRemembersTheMostLinks(t *testing.T) {
+	with := func(uuid string, links int) device.Inventory {
+		return device.Inventory{GPUs: []device.GPU{{UUID: uuid, NVLinks: links}}}
+	}
+	known := device.Merge(device.Inventory{}, with("GPU-0", 16))
+	for _, step := range []struct {
+		seen        device.Inventory
+		links, most int
+	}{
+		{with("GPU-0", 18), 18, 18},
+		{with("GPU-0", 17), 17, 18},
+		{device.Inventory{}, 0, 18}, // lost
+		{with("GPU-0", 18), 18, 18},
+	} {
+		known = device.Merge(known, step.seen)
+		if got := known.GPUs[0]; got.NVLinks != step.links || got.MaxNVLinks != step.most {
+			t.Errorf("%d links, %d at most, want %d and %d", got.NVLinks, got.MaxNVLinks, step.links, step.most)
+		}
+	}
+}
+
 func TestMergeKeepsTheReasonOfAGPUThatIsLostAnyway(t *testing.T) {
 	known := node("")
 	known.GPUs[0].Health = device.Health{Reason: device.ReasonLost, Message: "nvmlDeviceGetMemoryInfo: GPU is lost"}
