@@ -142,21 +142,6 @@ func (n *Node) SetFabric(gpu int, fabric FabricState) error {
 	})
 }
 
-// SetMIGMode turns MIG mode of a GPU on or off, which on hardware takes a reset. Turning it off
-// destroys the GPU's instances.
-func (n *Node) SetMIGMode(gpu int, enabled bool) error {
-	return n.updateGPU(gpu, "set MIG mode of", func(s *State, g *GPUState) error {
-		if g.MIG == nil {
-			return fmt.Errorf("%s cannot be partitioned", s.Profile.Product.Name)
-		}
-		g.MIG.Enabled = enabled
-		if !enabled {
-			g.MIG.Instances = nil
-		}
-		return nil
-	})
-}
-
 // SetDriverFailure breaks the driver, or with the empty string repairs it.
 func (n *Node) SetDriverFailure(failure DriverFailure) error {
 	if failure != "" && !slices.Contains(DriverFailures(), failure) {

@@ -11,7 +11,7 @@
 //	<dir>/state.json      profile and state
 //	<dir>/lock            serialises changes
 //	<dir>/nvml-calls.log  the NVML calls that were made, while State.RecordCalls is set
-//	<dir>/root            the driver root: dev, sys, usr/bin, usr/lib/..., lib/firmware
+//	<dir>/root            the driver root: dev, sys, proc, usr/bin, usr/lib/..., lib/firmware
 //
 // Only cmd/switchyard-sim, tests and the demo may import this package: what a user installs carries no
 // simulation. It may import go-nvml and pkg/topology/smi, never client-go. It promises that
@@ -32,4 +32,12 @@
 // and XID 79 is raised. A removed GPU (HealthRemoved) is no longer counted, the indexes of those behind
 // it shift, and it is gone from sysfs; its minor number stays its own. A GPU that needs a reset
 // (HealthResetRequired) answers what the driver has cached, and ERROR_RESET_REQUIRED to the rest.
+//
+// # MIG
+//
+// A GPU in MIG mode offers the profiles and placements of its board, as measured, and refuses what
+// overlaps. Profiles have the driver's IDs, GPU instances the IDs that the driver gives them by their
+// place. Each instance has its files in proc/driver/nvidia/capabilities and its device node in
+// dev/nvidia-caps. MIG mode itself is switched by [Node.SetMIGMode] only: the NVML call for it is not
+// simulated, since nobody here is to make it.
 package simulator

@@ -57,6 +57,7 @@ func TestDomainsOfEveryProfile(t *testing.T) {
 		"gb200-nvl72":     {{0, 1, 2, 3}},
 		"dgx1-v100":       {{0, 1, 2, 3}, {4, 5, 6, 7}},
 		"a100-pcie-pairs": {{0, 1}, {2, 3}},
+		"a30-pcie":        {{0, 1}},
 		"l40s-pcie":       nil,
 		"t4":              nil,
 	}

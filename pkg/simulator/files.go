@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 
 	"github.com/google/renameio/v2"
@@ -53,6 +54,7 @@ func materialize(dir string, s State) error {
 		{"device nodes", makeDeviceNodes},
 		{"sysfs", makeSysfs},
 		{"driver", makeDriver},
+		{"MIG capabilities", makeCapabilities},
 	} {
 		if err := step.make(root, s); err != nil {
 			return fmt.Errorf("make simulated %s: %w", step.what, err)
@@ -61,8 +63,13 @@ func materialize(dir string, s State) error {
 	return nil
 }
 
-// filesSeen is what of the files can change with the state: equal values, equal files.
+// filesSeen is what of the files can change with the state, those of MIG instances aside: equal values,
+// equal files.
 func filesSeen(s State) string {
+	s.GPUs = slices.Clone(s.GPUs)
+	for i := range s.GPUs {
+		s.GPUs[i].MIG = withoutInstances(s.GPUs[i].MIG)
+	}
 	smi := smiScript(s)
 	for _, gpu := range s.GPUs {
 		smi = strconv.AppendBool(smi, gpu.Health == HealthRemoved) // gone from sysfs
@@ -214,6 +221,10 @@ func makeDriver(root string, s State) error {
 			return err
 		}
 	}
+	return makeSMI(root, s)
+}
+
+func makeSMI(root string, s State) error {
 	return writeFile(filepath.Join(root, "usr", "bin", "nvidia-smi"), smiScript(s), 0o755)
 }
 

@@ -29,6 +29,8 @@ type libraryCalls struct {
 	mu    sync.Mutex
 	inits int
 	gpus  []*gpu
+	// migDevices are the handles of MIG devices that were asked for.
+	migDevices map[migKey]*migDevice
 }
 
 var _ nvml.Interface = (*library)(nil)
@@ -190,8 +192,11 @@ func (l *libraryCalls) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Retu
 	return l.handle(snap, snap.visible[index])
 }
 
-// DeviceGetHandleByUUID is nvmlDeviceGetHandleByUUID.
+// DeviceGetHandleByUUID is nvmlDeviceGetHandleByUUID, of a GPU or of a MIG device.
 func (l *libraryCalls) DeviceGetHandleByUUID(uuid string) (nvml.Device, nvml.Return) {
+	if strings.HasPrefix(uuid, "MIG-") {
+		return l.findMIGDevice("nvmlDeviceGetHandleByUUID", uuid)
+	}
 	return l.find("nvmlDeviceGetHandleByUUID", func(s *snapshot, gpu int) bool { return s.GPUs[gpu].UUID == uuid })
 }
 
@@ -218,6 +223,25 @@ func (l *libraryCalls) find(function string, match func(s *snapshot, gpu int) bo
 	for _, gpu := range snap.visible {
 		if match(snap, gpu) {
 			return l.handle(snap, gpu)
+		}
+	}
+	return nil, nvml.ERROR_NOT_FOUND
+}
+
+func (l *libraryCalls) findMIGDevice(function, uuid string) (nvml.Device, nvml.Return) {
+	snap, ret := l.enter(function)
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	for _, position := range snap.visible {
+		for gi, ci := range snap.GPUs[position].MIG.devices() {
+			if ci.UUID != uuid {
+				continue
+			}
+			if _, ret := l.handle(snap, position); ret != nvml.SUCCESS {
+				return nil, ret
+			}
+			return l.migDevice(position, gi.ID, ci.ID), nvml.SUCCESS
 		}
 	}
 	return nil, nvml.ERROR_NOT_FOUND

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -129,6 +130,12 @@ func (n *Node) SysfsRoot() string { return SysfsRoot(n.dir) }
 // DriverRoot is the driver root, and the root of the device nodes, of the node in a directory.
 func DriverRoot(dir string) string { return filepath.Join(dir, rootDir) }
 
+// ProcRoot stands for /proc.
+func (n *Node) ProcRoot() string { return ProcRoot(n.dir) }
+
+// ProcRoot stands for /proc on the node in a directory; it holds what the driver says of MIG.
+func ProcRoot(dir string) string { return filepath.Join(dir, rootDir, "proc") }
+
 // SysfsRoot stands for /sys on the node in a directory.
 func SysfsRoot(dir string) string { return filepath.Join(dir, rootDir, "sys") }
 
@@ -146,7 +153,7 @@ func (n *Node) Update(change func(*State) error) error {
 		if err != nil {
 			return err
 		}
-		before := filesSeen(s)
+		before, couldUse := filesSeen(s), capabilities(s)
 		if err := change(&s); err != nil {
 			return err
 		}
@@ -154,10 +161,15 @@ func (n *Node) Update(change func(*State) error) error {
 		if err := writeState(n.dir, s); err != nil {
 			return err
 		}
-		if filesSeen(s) == before {
-			return nil
+		switch {
+		case filesSeen(s) != before:
+			return materialize(n.dir, s)
+		case !maps.Equal(capabilities(s), couldUse):
+			if err := errors.Join(makeCapabilities(n.DriverRoot(), s), makeSMI(n.DriverRoot(), s)); err != nil {
+				return fmt.Errorf("make simulated MIG capabilities: %w", err)
+			}
 		}
-		return materialize(n.dir, s)
+		return nil
 	})
 }
 

@@ -61,6 +61,7 @@ func TestFactsOfEveryProfile(t *testing.T) {
 	want := map[string]facts{
 		"dgx-a100":        {8, "570.148.08", "NVIDIA A100-SXM4-40GB", "00000000:07:00.0", 12080, 6912, 7, "8.0", "12", 40960, 1},
 		"a100-2x4":        {8, "570.148.08", "NVIDIA A100-SXM4-40GB", "00000000:07:00.0", 12080, 6912, 7, "8.0", "12", 40960, 1},
+		"a30-pcie":        {2, "570.148.08", "NVIDIA A30", "00000000:17:00.0", 12080, 3584, 4, "8.0", "4", 24576, 0},
 		"hgx-h100":        {8, "580.105.08", "NVIDIA H100 80GB HBM3", "00000000:53:00.0", 13000, 16896, 7, "9.0", "18", 81559, 7},
 		"hgx-h200":        {8, "580.105.08", "NVIDIA H200", "00000000:19:00.0", 13000, 16896, 7, "9.0", "18", 143771, 5},
 		"hgx-b200":        {8, "580.105.08", "NVIDIA B200", "00000000:8F:00.0", 13000, 18944, 7, "10.0", "18", 183359, 6},
@@ -550,9 +551,13 @@ func TestSymbolsAreTheSimulatedFunctions(t *testing.T) {
 		"nvml":         reflect.TypeFor[*libraryCalls](),
 		"nvmlDevice":   reflect.TypeFor[*gpuCalls](),
 		"nvmlEventSet": reflect.TypeFor[*eventSetCalls](),
+		// Of a MIG device the functions are those of a device.
+		"nvmlDevice ":         reflect.TypeFor[*migDeviceCalls](),
+		"nvmlGpuInstance":     reflect.TypeFor[*gpuInstanceCalls](),
+		"nvmlComputeInstance": reflect.TypeFor[*computeInstanceCalls](),
 	} {
 		for method := range calls.Methods() {
-			if name := withoutVersion(prefix + method.Name); name != "nvmlExtensions" {
+			if name := withoutVersion(strings.TrimSpace(prefix) + method.Name); name != "nvmlExtensions" {
 				want = append(want, name)
 			}
 		}
@@ -572,7 +577,13 @@ func TestNoCallPanics(t *testing.T) {
 	if ret != nvml.SUCCESS {
 		t.Fatal(ret)
 	}
-	for _, subject := range []any{device(t, n, 0), set, n.NVML(), n.NVML().Extensions()} {
+	if err := n.SetMIGMode(7, true); err != nil {
+		t.Fatal(err)
+	}
+	partition := createOn(t, n, 7, "3g.40gb", 4)
+	mig := must[nvml.Device](t)(device(t, n, 7).GetMigDeviceHandleByIndex(0))
+	compute := must[nvml.ComputeInstance](t)(partition.GetComputeInstanceById(0))
+	for _, subject := range []any{device(t, n, 0), mig, compute, partition, set, n.NVML(), n.NVML().Extensions()} {
 		value := reflect.ValueOf(subject)
 		for i := range value.NumMethod() {
 			name := value.Type().Method(i).Name

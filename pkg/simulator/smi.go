@@ -15,13 +15,13 @@ import (
 var smiText string
 
 // smiScript returns the program that containers find as nvidia-smi. It knows the node and shows of it
-// the GPUs whose device nodes it finds.
+// the GPUs and MIG devices whose device nodes it finds.
 //
 // The words in its source are replaced by hand: a program that contains text/template can call any
 // method by name, so the linker keeps all of them, which costs 20 MiB of memory.
 func smiScript(s State) []byte {
 	snap := newSnapshot(s)
-	var gpus, connections strings.Builder
+	var gpus, connections, partitions strings.Builder
 	for i, gpu := range s.GPUs {
 		at := s.Profile.GPUs[i]
 		numa := "N/A"
@@ -34,6 +34,10 @@ func smiScript(s State) []byte {
 			fmt.Fprintf(&connections, " %s", snap.connection(i, j))
 		}
 		connections.WriteString("\n")
+		for gi, ci := range gpu.MIG.devices() {
+			p, _ := s.Profile.Product.MIG.ByID(gi.ProfileID)
+			fmt.Fprintf(&partitions, "%d %s %s %d %d\n", gpu.Minor, ci.UUID, p.Name, instanceCapability(gpu.Minor, gi.ID), computeCapability(gpu.Minor, gi.ID, ci.ID))
+		}
 	}
 	return []byte(strings.NewReplacer(
 		"@PRODUCT@", s.Profile.Product.Name,
@@ -42,6 +46,7 @@ func smiScript(s State) []byte {
 		"@MEMORY@", strconv.FormatUint(s.Profile.Product.MemoryMiB, 10),
 		"@GPUS@\n", gpus.String(),
 		"@CONNECTIONS@\n", connections.String(),
+		"@PARTITIONS@\n", partitions.String(),
 	).Replace(smiText))
 }
 

@@ -17,7 +17,7 @@ func runSMI(t *testing.T, n *Node, devices []string, args ...string) (stdout str
 	t.Helper()
 	dev := t.TempDir()
 	for _, name := range devices {
-		if err := os.WriteFile(filepath.Join(dev, name), nil, 0o600); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dev, name)), 0o700), os.WriteFile(filepath.Join(dev, name), nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,6 +48,28 @@ func TestSMIListsWhatIsVisible(t *testing.T) {
 	want := "GPU 0: NVIDIA H100 80GB HBM3 (UUID: " + s.GPUs[3].UUID + ")\nGPU 1: NVIDIA H100 80GB HBM3 (UUID: " + s.GPUs[6].UUID + ")\n"
 	if out != want || exit != 0 {
 		t.Errorf("exit %d, got\n%swant\n%s", exit, out, want)
+	}
+}
+
+func TestSMIListsTheMIGDevicesWhoseCapabilitiesAreHere(t *testing.T) {
+	n := newNode(t, "hgx-h100")
+	if err := n.SetMIGMode(1, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, start := range []int{4, 5} {
+		if _, err := n.CreatePartition(1, "1g.10gb", start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := n.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// GPU instance 11 and its compute instance 0 of the GPU with minor number 1.
+	out, _ := runSMI(t, n, []string{"nvidiactl", "nvidia1", "nvidia-caps/nvidia-cap237", "nvidia-caps/nvidia-cap238"}, "-L")
+	want := "GPU 0: NVIDIA H100 80GB HBM3 (UUID: " + s.GPUs[1].UUID + ")\n  MIG 1g.10gb  Device 0: (UUID: " + s.GPUs[1].MIG.Instances[0].Compute[0].UUID + ")\n"
+	if out != want {
+		t.Errorf("got\n%swant\n%s", out, want)
 	}
 }
 

@@ -119,30 +119,6 @@ const (
 	HealthResetRequired Health = "ResetRequired"
 )
 
-// MIGState is the partitioning of a GPU.
-type MIGState struct {
-	Enabled bool `json:"enabled,omitempty"`
-	// Instances are the GPU instances. NVML does not show them yet.
-	Instances []GPUInstance `json:"instances,omitempty"`
-}
-
-// GPUInstance is a partition of a GPU's memory and multiprocessors (nvmlGpuInstanceInfo_t).
-type GPUInstance struct {
-	ID        uint32            `json:"id"`
-	ProfileID uint32            `json:"profileID"`
-	Start     uint32            `json:"start"`
-	Size      uint32            `json:"size"`
-	Compute   []ComputeInstance `json:"compute,omitempty"`
-}
-
-// ComputeInstance is a partition of a GPU instance's multiprocessors (nvmlComputeInstanceInfo_t).
-type ComputeInstance struct {
-	ID        uint32 `json:"id"`
-	ProfileID uint32 `json:"profileID"`
-	// UUID is that of the MIG device, "MIG-...".
-	UUID string `json:"uuid"`
-}
-
 // XID is one error that the driver reported.
 type XID struct {
 	// Sequence numbers errors from 0, without gaps.

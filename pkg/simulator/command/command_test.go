@@ -86,7 +86,17 @@ func TestControlChangesTheNode(t *testing.T) {
 			return s.GPUs[1].Fabric == nil && s.Fabric.State == profile.FabricNotStarted
 		}},
 		{"mig 2 on", func(s simulator.State) bool { return s.GPUs[2].MIG.Enabled && !s.GPUs[1].MIG.Enabled }},
-		{"mig 2 off", func(s simulator.State) bool { return !s.GPUs[2].MIG.Enabled }},
+		{"mig create 2 3g.40gb 4", func(s simulator.State) bool {
+			gi := s.GPUs[2].MIG.Instances[0]
+			return gi.ID == 2 && gi.ProfileID == 9 && gi.Start == 4 && gi.Size == 4 && strings.HasPrefix(gi.Compute[0].UUID, "MIG-")
+		}},
+		{"mig fail 2 DestroyGPUInstance --with InUse", func(s simulator.State) bool {
+			return s.GPUs[2].MIG.FailNext[simulator.DestroyGPUInstance] == nvml.ERROR_IN_USE
+		}},
+		{"mig fail 2 DestroyGPUInstance", func(s simulator.State) bool {
+			return s.GPUs[2].MIG.FailNext[simulator.DestroyGPUInstance] == nvml.ERROR_UNKNOWN
+		}},
+		{"mig 2 off", func(s simulator.State) bool { return !s.GPUs[2].MIG.Enabled && len(s.GPUs[2].MIG.Instances) == 0 }},
 		{"driver broken", func(s simulator.State) bool { return s.Driver.Failure == simulator.DriverNotLoaded }},
 		{"driver VersionMismatch", func(s simulator.State) bool { return s.Driver.Failure == simulator.DriverVersionMismatch }},
 		{"driver ok", func(s simulator.State) bool { return s.Driver.Failure == "" }},
@@ -122,6 +132,11 @@ func TestControlRefuses(t *testing.T) {
 		"no NVLink":         {"nvlink 0 all down", "has no NVLink"},
 		"no fabric":         {"fabric Completed", "has no fabric"},
 		"no MIG":            {"mig 0 on", "cannot be partitioned"},
+		"partition, no MIG": {"mig create 0 1g.5gb 0", "not in MIG mode"},
+		"memory slice one":  {"mig create 0 1g.5gb one", `memory slice "one" is not a number`},
+		"instance one":      {"mig destroy 0 one", `GPU instance "one" is not a number`},
+		"unknown operation": {"mig fail 0 Explode", `no operation is called "Explode"`},
+		"unknown error":     {"mig fail 0 CreateGPUInstance --with Fire", `--with "Fire"`},
 		"MIG maybe":         {"mig 0 maybe", `"maybe" must be "on" or "off"`},
 		"unknown failure":   {"driver tired", `no failure is called "tired"`},
 		"delay of letters":  {"delay long", `delay "long" is not a duration`},

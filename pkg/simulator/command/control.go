@@ -36,7 +36,7 @@ func newControl() *cobra.Command {
 		c.onGPUs("recover GPU...", "Make GPUs healthy and bring their NVLinks up", (*simulator.Node).RecoverGPU),
 		c.onGPU("xid GPU CODE", "Raise an XID error of a GPU", parseXID),
 		c.onGPU("nvlink GPU LINK|all up|down", "Take NVLinks of a GPU down or up", parseNVLink),
-		c.onGPU("mig GPU on|off", "Turn MIG mode of a GPU on or off", parseMIG),
+		c.mig(),
 		c.fabric(),
 		c.driver(),
 		c.onNode("delay DURATION", "Make every NVML call take a time, such as 50ms; 0 for none", setDelay),
@@ -169,14 +169,6 @@ func parseNVLink(args []string) (change, error) {
 		return nil, fmt.Errorf("link %q is neither a number nor \"all\"", args[0])
 	}
 	return func(node *simulator.Node, gpu int) error { return node.SetNVLink(gpu, link, up) }, nil
-}
-
-func parseMIG(args []string) (change, error) {
-	on, err := oneOfTwo(args[0], "on", "off")
-	if err != nil {
-		return nil, err
-	}
-	return func(node *simulator.Node, gpu int) error { return node.SetMIGMode(gpu, on) }, nil
 }
 
 func (c *control) fabric() *cobra.Command {

@@ -76,14 +76,6 @@ type PCIe struct {
 	Width      int `json:"width"`
 }
 
-// MIG says what partitioning the board supports.
-type MIG struct {
-	// MaxInstances is the largest number of MIG devices of one GPU.
-	MaxInstances int `json:"maxInstances"`
-	// Enabled says that the board starts in MIG mode.
-	Enabled bool `json:"enabled,omitempty"`
-}
-
 // GPU is where one board sits.
 type GPU struct {
 	// BusID is the PCI address, lower case with a domain of four digits: "0000:53:00.0".

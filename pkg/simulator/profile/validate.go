@@ -89,7 +89,7 @@ func validateProduct(p Product, path *field.Path) field.ErrorList {
 	errs = append(errs, between(p.PCIe.Generation, 1, 8, path.Child("pcie", "generation"))...)
 	errs = append(errs, between(p.PCIe.Width, 1, 32, path.Child("pcie", "width"))...)
 	if p.MIG != nil {
-		errs = append(errs, between(p.MIG.MaxInstances, 1, 8, path.Child("mig", "maxInstances"))...)
+		errs = append(errs, validateMIG(*p.MIG, path.Child("mig"))...)
 	}
 	return errs
 }

@@ -26,7 +26,14 @@ product:
   coresPerMultiprocessor: 128
   pciDeviceID: "0x233010DE"
   pcie: {generation: 5, width: 16}
-  mig: {maxInstances: 7}
+  mig:
+    maxInstances: 7
+    computeSlices: 3
+    memorySlices: 4
+    engines: {copy: 3, jpeg: 1}
+    profiles:
+    - {name: 1g.1gb, kind: 1_SLICE, id: 19, max: 3, slices: 1, memoryMiB: 256, sm: 3, copy: 1, starts: [0, 1, 2], size: 1}
+    - {name: 3g.1gb, kind: 3_SLICE, id: 9, max: 1, slices: 3, memoryMiB: 1024, sm: 10, copy: 3, jpeg: 1, starts: [0], size: 4}
 gpus:
 - {busID: "0000:10:00.0", pcieRoot: "pci0000:0f", bridges: ["0000:0f:01.0"], numaNode: 0, moduleID: 1}
 - {busID: "0000:20:00.0", pcieRoot: "pci0000:1f", bridges: ["0000:1f:01.0"], numaNode: 1, moduleID: 2}
@@ -63,6 +70,22 @@ func TestParseNamesTheFieldThatIsWrong(t *testing.T) {
 		"no PCI id":                {`  pciDeviceID: "0x233010DE"` + "\n", "", "product.pciDeviceID: Required"},
 		"PCIe":                     {"generation: 5", "generation: 0", "product.pcie.generation"},
 		"MIG":                      {"maxInstances: 7", "maxInstances: 0", "product.mig.maxInstances"},
+		"MIG compute slices":       {"computeSlices: 3", "computeSlices: 9", "product.mig.computeSlices"},
+		"MIG memory slices":        {"memorySlices: 4", "memorySlices: 0", "product.mig.memorySlices"},
+		"MIG profile name":         {"name: 1g.1gb", `name: ""`, "product.mig.profiles[0].name: Required"},
+		"MIG profile name twice":   {"name: 3g.1gb", "name: 1g.1gb", "product.mig.profiles[1].name: Duplicate"},
+		"MIG profile ID twice":     {"id: 9", "id: 19", "product.mig.profiles[1].id: Duplicate"},
+		"MIG profile kind":         {"3_SLICE", "5_SLICE", "product.mig.profiles[1].kind: Unsupported"},
+		"MIG profile kind twice":   {"3_SLICE", "1_SLICE", "product.mig.profiles[1].kind: Duplicate"},
+		"MIG profile max":          {"max: 3", "max: 0", "product.mig.profiles[0].max"},
+		"MIG profile slices":       {"slices: 3", "slices: 4", "product.mig.profiles[1].slices"},
+		"MIG profile memory":       {"memoryMiB: 256", "memoryMiB: 0", "product.mig.profiles[0].memoryMiB: Required"},
+		"MIG profile SM":           {"sm: 3", "sm: 0", "product.mig.profiles[0].sm"},
+		"MIG profile engines":      {"copy: 3, jpeg: 1, starts", "copy: 3, jpeg: 2, starts", "product.mig.profiles[1].jpeg: Invalid value: 2: must be between 0 and the 1 of the whole GPU"},
+		"MIG placement size":       {"size: 4", "size: 0", "product.mig.profiles[1].size"},
+		"no MIG placement":         {"starts: [0]", "starts: []", "product.mig.profiles[1].starts: Required"},
+		"MIG placement too far":    {"starts: [0, 1, 2]", "starts: [0, 1, 4]", "product.mig.profiles[0].starts[2]: Invalid value: 4: ends behind the last of 4"},
+		"MIG placement order":      {"starts: [0, 1, 2]", "starts: [0, 2, 1]", "product.mig.profiles[0].starts[2]: Invalid value: 1: must be in ascending order"},
 		"PCI address":              {"0000:20:00.0", "20:00.0", "gpus[1].busID"},
 		"PCI address in capitals":  {"0000:10:00.0", "0000:1A:00.0", "gpus[0].busID"},
 		"two GPUs at an address":   {"0000:20:00.0", "0000:10:00.0", "gpus[1].busID: Duplicate"},
