@@ -17,17 +17,13 @@ import (
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
-// explain adds to why a gang has no place what the planner does not know of: how fragmented the cluster is
-// for gangs of its size, and a PriorityClass that does not exist.
+// explain adds to why a gang has no place what the planner does not know of: a PriorityClass that does not exist.
 func (o *observer) explain(ctx context.Context, observation gang.Observation, answer placement.Decision) *placement.Decision {
 	if answer.Refusal == nil {
 		return &answer
 	}
 	refusal := *answer.Refusal
 	answer.Refusal = &refusal
-	if refusal.Reason == placement.ReasonNoFeasibleDomain {
-		refusal.Message += fragmented(observation.Claim, o.cluster.Domains())
-	}
 	if name := observation.Claim.Spec.PriorityClassName; name != "" {
 		err := o.cached.Get(ctx, types.NamespacedName{Name: name}, &schedulingv1.PriorityClass{})
 		if apierrors.IsNotFound(err) {

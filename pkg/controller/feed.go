@@ -58,20 +58,20 @@ func (f *feed) start(ctx context.Context, informers cache.Informers) error {
 		follow(add, func(old, pod *corev1.Pod) {
 			f.cluster.SetPod(pod)
 			if old == nil || podChanged(old, pod) {
-				f.usageChanged()
+				f.usageChanged(old != nil && takesRoom(old) && !takesRoom(pod))
 			}
 		}, func(pod *corev1.Pod) {
 			f.cluster.DeletePod(keyOf(pod))
-			f.usageChanged()
+			f.usageChanged(takesRoom(pod))
 		}),
 		follow(add, func(old, claim *resourceapi.ResourceClaim) {
 			f.cluster.SetClaim(claim)
 			if old == nil || (old.Status.Allocation == nil) != (claim.Status.Allocation == nil) {
-				f.usageChanged()
+				f.usageChanged(old != nil && claim.Status.Allocation == nil)
 			}
 		}, func(claim *resourceapi.ResourceClaim) {
 			f.cluster.DeleteClaim(keyOf(claim))
-			f.usageChanged()
+			f.usageChanged(claim.Status.Allocation != nil)
 		}),
 		follow(add, func(old, node *corev1.Node) {
 			if old != nil && !nodeChanged(old, node) {
@@ -189,14 +189,23 @@ func nodeReady(node *corev1.Node) bool {
 	return false
 }
 
-// supplyChanged says that devices or nodes have changed, usageChanged that pods or claims have: both may
-// matter to gangs that wait and to gangs that have a plan.
+// takesRoom says that the pod takes of what a node has.
+func takesRoom(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+}
+
+// supplyChanged says that devices or nodes have changed, usageChanged that pods or claims have, and whether they take
+// less: both may matter to gangs that wait and to gangs that have a plan.
 func (f *feed) supplyChanged() {
 	f.planner.Changed()
 	f.supply()
 }
 
-func (f *feed) usageChanged() {
-	f.planner.Changed()
+func (f *feed) usageChanged(freed bool) {
+	if freed {
+		f.planner.Freed()
+	} else {
+		f.planner.Taken()
+	}
 	f.usage()
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/fragmentation"
 	"github.com/switchyard-dev/switchyard/pkg/gang"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
@@ -25,8 +26,9 @@ const (
 	// the claims that a finished job frees, come in bursts.
 	settleTime = 20 * time.Millisecond
 	// restFactor bounds the planner's share of a core: after planning it rests that many times as long
-	// as planning took.
-	restFactor = 4
+	// as planning took, and usageRestFactor times before it looks only because of what pods take and free. In a
+	// busy cluster they do so all the time, and hardly ever is it what the gangs that wait are waiting for.
+	restFactor, usageRestFactor = 4, 50
 	// retellAfter is how long a refusal stands before another of the same reason is told: what is free, and so its
 	// message, changes with every pod of the cluster, and each time would cost a write of every gang that waits.
 	retellAfter = 5 * time.Second
@@ -37,6 +39,7 @@ type cluster interface {
 	Plan(ctx context.Context, gangs []placement.Gang) []placement.Decision
 	SetGang(gang *v1alpha1.GangClaim)
 	DeleteGang(key types.NamespacedName)
+	Domains() []fragmentation.Domain
 }
 
 // planner plans all gangs that wait, together: order and earmarks hold only when all are seen at once.
@@ -52,13 +55,16 @@ type planner struct {
 	answered func(types.NamespacedName)
 	observe  func(took time.Duration, gangs int)
 
-	wake chan struct{} // of capacity 1
+	// wake is for changes that matter at once, wakeLater for those of the use of nodes and devices. Both have capacity 1.
+	wake, wakeLater chan struct{}
 
-	mu      sync.Mutex // held while planning
+	mu      sync.Mutex // never held while planning
 	waiting map[types.UID]*question
 	taken   map[types.UID]takenPlan
 	// reserving are the gangs whose plan takes devices from others.
 	reserving map[types.UID]bool
+	// takes counts the plans that were handed out.
+	takes int
 	// retelling says that a run is due for refusals that were not told.
 	retelling bool
 }
@@ -74,35 +80,49 @@ type question struct {
 	key    types.NamespacedName
 	gang   placement.Gang
 	asked  string // what the answer must be for
-	answer *placement.Decision
-	// answeredFor is asked at the time of the answer.
-	answeredFor string
-	// told is the reason that was told last, and when.
-	told   placement.Reason
-	toldAt time.Time
-	// untold says that the answer has changed since.
+	latest *placement.Decision
+	// told is the answer that is given, since toldAt, and what was asked for it.
+	told    *placement.Decision
+	toldAt  time.Time
+	toldFor string
+	// untold says that the latest decision has changed since.
 	untold bool
 }
 
 func newPlanner(c cluster, clk clock.WithDelayedExecution, answered func(types.NamespacedName), observe func(time.Duration, int)) *planner {
 	return &planner{
-		cluster:  c,
-		clock:    clk,
-		answered: answered,
-		observe:  observe,
-		wake:     make(chan struct{}, 1),
-		waiting:  map[types.UID]*question{},
-		taken:    map[types.UID]takenPlan{},
+		cluster:   c,
+		clock:     clk,
+		answered:  answered,
+		observe:   observe,
+		wake:      make(chan struct{}, 1),
+		wakeLater: make(chan struct{}, 1),
+		waiting:   map[types.UID]*question{},
+		taken:     map[types.UID]takenPlan{},
 
 		reserving: map[types.UID]bool{},
 	}
 }
 
 // Changed says that the cluster has changed in a way that may matter to gangs that wait.
-func (p *planner) Changed() {
+func (p *planner) Changed() { signal(p.wake) }
+
+// Freed says that pods have given back some of what they took.
+func (p *planner) Freed() { signal(p.wakeLater) }
+
+// Taken says that pods have taken more: no gang that waits gets a place by that, but what it is told is old.
+func (p *planner) Taken() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.waiting) > 0 {
+		p.retell()
+	}
+}
+
+func signal(wake chan struct{}) {
 	select {
-	case p.wake <- struct{}{}:
-	default: // it will see this change too
+	case wake <- struct{}{}:
+	default: // the run that is due will see this change too
 	}
 }
 
@@ -124,14 +144,15 @@ func (p *planner) Ask(g placement.Gang) (placement.Decision, bool) {
 		q.asked = asked
 		p.Changed()
 	}
-	if q.answer == nil || q.answeredFor != asked {
+	if q.told == nil || q.toldFor != asked {
 		return placement.Decision{}, false
 	}
-	answer := *q.answer
+	answer := *q.told
 	if answer.Plan != nil {
 		reserved := g.Claim.DeepCopy()
 		reserved.Status.Plan = answer.Plan
 		p.taken[uid] = takenPlan{}
+		p.takes++
 		p.cluster.SetGang(reserved)
 		delete(p.waiting, uid)
 	}
@@ -233,55 +254,96 @@ func (p *planner) Gone(claim *v1alpha1.GangClaim) {
 
 // Run plans until ctx ends.
 func (p *planner) Run(ctx context.Context) {
-	var rest time.Duration
+	var ended time.Time
+	var took time.Duration
 	for {
+		due := p.clock.Now()
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.wake:
+			due = ended.Add(restFactor * took)
+		case <-p.wakeLater:
+			due = ended.Add(usageRestFactor * took)
 		}
-		pause := p.clock.NewTimer(max(settleTime, rest))
+		if !p.rest(ctx, due, ended.Add(restFactor*took)) {
+			return
+		}
+		drain(p.wake) // this run sees it
+		drain(p.wakeLater)
+		took = p.plan(ctx)
+		ended = p.clock.Now()
+	}
+}
+
+// rest waits until due, or until urgent if what matters at once happens before, and in any case for the burst to
+// settle. It returns false when ctx has ended.
+func (p *planner) rest(ctx context.Context, due, urgent time.Time) bool {
+	wake := p.wake
+	for {
+		now := p.clock.Now()
+		timer := p.clock.NewTimer(max(settleTime, due.Sub(now)))
 		select {
 		case <-ctx.Done():
-			pause.Stop()
-			return
-		case <-pause.C():
+			timer.Stop()
+			return false
+		case <-timer.C():
+			return true
+		case <-wake:
+			timer.Stop()
+			due, wake = urgent, nil
 		}
-		select {
-		case <-p.wake: // this run sees it
-		default:
-		}
-		rest = restFactor * p.plan(ctx)
+	}
+}
+
+func drain(wake chan struct{}) {
+	select {
+	case <-wake:
+	default:
 	}
 }
 
 // plan answers all questions, and returns how long that took.
 func (p *planner) plan(ctx context.Context) time.Duration {
-	changed, took := p.planLocked(ctx)
-	for _, key := range changed {
+	gangs, asked, takes := p.questions()
+	if len(gangs) == 0 {
+		return 0
+	}
+	start := p.clock.Now()
+	decisions := p.cluster.Plan(ctx, gangs)
+	took := p.clock.Since(start)
+	if ctx.Err() != nil {
+		return took
+	}
+	p.observe(took, len(gangs))
+	klog.FromContext(ctx).V(4).Info("Planned", "gangs", len(gangs), "took", took)
+	for _, key := range p.conclude(decisions, asked, takes) {
 		p.answered(key)
 	}
 	return took
 }
 
-func (p *planner) planLocked(ctx context.Context) (changed []types.NamespacedName, took time.Duration) {
+// questions returns the gangs that wait, what each asks for, and how many plans were handed out so far.
+func (p *planner) questions() (gangs []placement.Gang, asked map[types.UID]string, takes int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.waiting) == 0 {
-		return nil, 0
-	}
-	gangs := make([]placement.Gang, 0, len(p.waiting))
-	for _, q := range p.waiting {
+	asked = map[types.UID]string{}
+	for uid, q := range p.waiting {
 		gangs = append(gangs, q.gang)
+		asked[uid] = q.asked
 	}
-	start := p.clock.Now()
-	decisions := p.cluster.Plan(ctx, gangs)
-	took = p.clock.Since(start)
-	if ctx.Err() != nil {
-		return nil, took
+	return gangs, asked, p.takes
+}
+
+// conclude makes answers of the decisions on what was asked, and returns which gangs have to hear of theirs.
+func (p *planner) conclude(decisions []placement.Decision, asked map[types.UID]string, takes int) (changed []types.NamespacedName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.takes != takes {
+		p.Changed() // A plan of an earlier run was handed out meanwhile: these may have its devices.
+		return nil
 	}
-	p.observe(took, len(gangs))
-	klog.FromContext(ctx).V(4).Info("Planned", "gangs", len(gangs), "took", took)
+	domains := sync.OnceValue(p.cluster.Domains)
 	for _, decision := range decisions {
 		q := p.waiting[decision.Gang]
 		if q == nil {
@@ -290,25 +352,32 @@ func (p *planner) planLocked(ctx context.Context) (changed []types.NamespacedNam
 		if decision.Refusal != nil && decision.Refusal.Reason == placement.ReasonInterrupted {
 			p.Changed() // it goes on where it stopped
 		}
-		isAwaited := q.answeredFor != q.asked
-		isNews := isAwaited || q.untold || !sameAnswer(q.answer, decision)
-		q.answer, q.answeredFor = &decision, q.asked
+		isAwaited := q.told == nil || q.toldFor != asked[decision.Gang]
+		isNews := isAwaited || q.untold || !sameAnswer(q.latest, decision)
+		q.latest = &decision
 		if q.untold = isNews && !isAwaited && q.heardAlready(p.clock.Now()); q.untold {
 			p.retell()
 		} else if isNews {
+			q.told, q.toldFor, q.toldAt = explained(decision, q.gang.Claim, domains), asked[decision.Gang], p.clock.Now()
 			changed = append(changed, q.key)
-			q.toldAt, q.told = p.clock.Now(), ""
-			if decision.Refusal != nil {
-				q.told = decision.Refusal.Reason
-			}
 		}
 	}
-	return changed, took
+	return changed
 }
 
 // heardAlready says whether a refusal of the same reason was told a moment ago.
 func (q *question) heardAlready(now time.Time) bool {
-	return q.answer.Refusal != nil && q.answer.Refusal.Reason == q.told && now.Sub(q.toldAt) < retellAfter
+	return q.latest.Refusal != nil && q.told.Refusal != nil && q.latest.Refusal.Reason == q.told.Refusal.Reason && now.Sub(q.toldAt) < retellAfter
+}
+
+// explained adds to why a gang has no place how fragmented the cluster is for gangs of its size.
+func explained(decision placement.Decision, claim *v1alpha1.GangClaim, domains func() []fragmentation.Domain) *placement.Decision {
+	if decision.Refusal != nil && decision.Refusal.Reason == placement.ReasonNoFeasibleDomain {
+		refusal := *decision.Refusal
+		refusal.Message += fragmented(claim, domains())
+		decision.Refusal = &refusal
+	}
+	return &decision
 }
 
 // retell makes a run happen in which what was not told is told.

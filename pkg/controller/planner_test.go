@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/fragmentation"
 	"github.com/switchyard-dev/switchyard/pkg/gang"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
@@ -27,6 +28,8 @@ type fakeCluster struct {
 	mu       sync.Mutex
 	devices  int
 	message  string // of refusals
+	during   func() // what happens while it plans; called without lock
+	takes    time.Duration
 	runs     [][]types.UID
 	reserved map[types.NamespacedName][]string
 }
@@ -60,6 +63,14 @@ func (c *fakeCluster) Plan(_ context.Context, gangs []placement.Gang) []placemen
 		decisions = append(decisions, decision)
 	}
 	c.runs = append(c.runs, run)
+	during, takes := c.during, c.takes
+	c.during = nil
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	if during != nil {
+		during()
+	}
+	<-time.After(takes)
 	return decisions
 }
 
@@ -78,6 +89,8 @@ func (c *fakeCluster) SetGang(gang *v1alpha1.GangClaim) {
 		c.reserved[keyOf(gang)] = []string{gang.Status.Plan.Placements[0].Devices[0].Name}
 	}
 }
+
+func (c *fakeCluster) Domains() []fragmentation.Domain { return nil }
 
 func (c *fakeCluster) DeleteGang(key types.NamespacedName) {
 	c.mu.Lock()
@@ -286,6 +299,124 @@ func TestPlannerTellsAChangedRefusalOnceInAWhile(t *testing.T) {
 		}
 		if last := p.mustAsk(t, ask(claim, 0)).Refusal.Message; last != "19" || told > 6 {
 			t.Errorf("told %d times, the last was %q", told, last)
+		}
+	})
+}
+
+// What a gang is told stays what it was told: each change would be a write, and each write another look.
+func TestPlannerGivesTheAnswerThatWasTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 0)
+		claim := gangNamed("a")
+		p.Ask(ask(claim, 0))
+		p.settle()
+		p.cluster.mu.Lock()
+		p.cluster.message = "newer"
+		p.cluster.mu.Unlock()
+		p.Changed()
+		p.settle()
+		if got := p.mustAsk(t, ask(claim, 0)).Refusal.Message; got != "" {
+			t.Errorf("the refusal is %q before it was told", got)
+		}
+	})
+}
+
+// Pods that take devices give no gang a place: it hears of it, and no run is made for each of them.
+func TestPlannerDoesNotPlanBecauseOfWhatWasTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 0)
+		p.Taken() // nobody waits
+		p.Ask(ask(gangNamed("a"), 0))
+		p.settle()
+		p.cluster.message = "less is free"
+		for range 4 {
+			p.Taken()
+			p.settle()
+		}
+		if len(p.cluster.runs) != 1 {
+			t.Errorf("planned %d times, want only at the question", len(p.cluster.runs))
+		}
+		var told []string
+		for range 3 {
+			told = append(told, p.settle()...)
+		}
+		if len(p.cluster.runs) != 2 || len(told) != 1 {
+			t.Errorf("planned %d times and told %v, want one more run that tells of what is left", len(p.cluster.runs), told)
+		}
+	})
+}
+
+func TestPlannerRestsLongerBeforeItLooksAtWhatPodsFree(t *testing.T) {
+	const took = 100 * time.Millisecond
+	for name, tc := range map[string]struct {
+		change func(*plannerTest)
+		after  time.Duration
+	}{
+		"what pods free":               {func(p *plannerTest) { p.Freed() }, usageRestFactor * took},
+		"another node":                 {func(p *plannerTest) { p.Changed() }, restFactor * took},
+		"another node after a release": {func(p *plannerTest) { p.Freed(); synctest.Wait(); p.Changed() }, restFactor * took},
+		"what pods free long after":    {func(p *plannerTest) { p.settle(); <-time.After(time.Minute); p.Freed() }, time.Minute + time.Second + settleTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := runPlanner(t, 0)
+				p.cluster.takes = took
+				p.Ask(ask(gangNamed("a"), 0))
+				<-time.After(settleTime + took)
+				synctest.Wait()
+				ended := time.Now()
+				runs := func() int {
+					p.cluster.mu.Lock()
+					defer p.cluster.mu.Unlock()
+					return len(p.cluster.runs)
+				}
+				tc.change(p)
+				for runs() == 1 && time.Since(ended) < time.Hour {
+					<-time.After(time.Millisecond)
+				}
+				if got := time.Since(ended); got < tc.after || got > tc.after+2*time.Millisecond {
+					t.Errorf("planned after %s, want %s", got, tc.after)
+				}
+			})
+		})
+	}
+}
+
+// A run that began before a plan was handed out may have given its devices to another gang.
+func TestPlannerDropsARunDuringWhichAPlanWasTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 1)
+		first, second := gangNamed("first"), gangNamed("second")
+		p.Ask(ask(first, 0))
+		p.settle()
+		p.cluster.during = func() {
+			if p.mustAsk(t, ask(first, 0)).Plan == nil {
+				t.Error("no plan")
+			}
+		}
+		p.Ask(ask(second, 9)) // goes first
+		p.settle()
+		p.cluster.has(t, first, "0")
+		if p.mustAsk(t, ask(second, 9)).Plan != nil {
+			t.Error("the device was planned twice")
+		}
+	})
+}
+
+func TestPlannerAnswersWhileItPlans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 0)
+		asked := make(chan struct{})
+		p.cluster.during = func() { <-asked }
+		p.Ask(ask(gangNamed("a"), 0))
+		<-time.After(2 * settleTime) // it plans, and does not end
+		p.Observe(gangNamed("b"))
+		if _, ok := p.Ask(ask(gangNamed("b"), 0)); ok {
+			t.Error("answered before planning")
+		}
+		close(asked)
+		if got := p.settle(); !slices.Equal(got, []string{"a", "b"}) {
+			t.Errorf("answered %v, want both", got)
 		}
 	})
 }
