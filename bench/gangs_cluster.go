@@ -348,15 +348,20 @@ func (c *gangCluster) gpus(ctx context.Context) ([]gpu, error) {
 	return gpus, nil
 }
 
-// runOn makes a pod that is bound to the node of a GPU, with a claim that has it.
-func (c *gangCluster) runOn(ctx context.Context, namespace, name string, gpu gpu) error {
+// runOn makes a pod that is bound to the node of the GPUs, with a claim that has them.
+func (c *gangCluster) runOn(ctx context.Context, namespace, name string, gpus ...gpu) error {
+	node := gpus[0].node
+	devices := make([]string, 0, len(gpus))
+	for _, gpu := range gpus {
+		devices = append(devices, gpu.device)
+	}
 	pod := gpuPod(namespace, name, "")
-	pod.Spec.NodeName = gpu.node
+	pod.Spec.NodeName = node
 	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpus", ResourceClaimName: &name}}
 	if err := c.client.Create(ctx, pod); err != nil {
 		return err
 	}
-	_, err := claim.New(namespace, name, gpu.node).Request("gpu", gpu.device).ReservedFor(pod).Create(ctx, c.Client())
+	_, err := claim.New(namespace, name, node).Request("gpu", devices...).ReservedFor(pod).Create(ctx, c.Client())
 	return err
 }
 

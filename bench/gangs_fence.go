@@ -5,7 +5,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,16 +34,21 @@ const (
 // which every node has another that is free, and as nodes, which the scheduler looks at in vain.
 func gangFence() []Benchmark {
 	const without, domains, nodes = "singles-without-fence", "singles-with-1000-fenced-in-domains", "singles-with-1000-fenced-in-nodes"
+	const usedDomains, usedNodes = "singles-with-1000-used-in-domains", "singles-with-1000-used-in-nodes"
 	return []Benchmark{{
 		Name: "gang-fence",
-		About: fmt.Sprintf("pods with one GPU bound per second on %d nodes, each deleted when it is bound, in turn: nothing fenced; a domain of 4 GPUs of every node, a rule for each GPU; all 8 GPUs of every second node, a rule for each node",
+		About: fmt.Sprintf("pods with one GPU bound per second on %d nodes, each deleted when it is bound, in turn: nothing fenced; a domain of 4 GPUs of every node, a rule for each GPU; all 8 GPUs of every second node, a rule for each node; and the same GPUs in use, which is what Kubernetes itself pays for GPUs that it cannot give",
 			fenceNodes),
 		Series: []Series{
 			{Name: without, Unit: "pods/s", Better: Higher, Statistics: []Statistic{Median}},
 			{Name: domains, Unit: "pods/s", Better: Higher, Statistics: []Statistic{Median}},
 			{Name: nodes, Unit: "pods/s", Better: Higher, Statistics: []Statistic{Median}},
+			{Name: usedDomains, Unit: "pods/s", Better: Higher, Statistics: []Statistic{Median}},
+			{Name: usedNodes, Unit: "pods/s", Better: Higher, Statistics: []Statistic{Median}},
 			{Name: domains + "-to-without", Unit: "ratio", Better: Higher, Statistics: []Statistic{Median.With(0.95)}},
 			{Name: nodes + "-to-without", Unit: "ratio", Better: Higher, Statistics: []Statistic{Median.With(0.95)}},
+			{Name: usedDomains + "-to-without", Unit: "ratio", Better: Higher, Statistics: []Statistic{Median}},
+			{Name: usedNodes + "-to-without", Unit: "ratio", Better: Higher, Statistics: []Statistic{Median}},
 		},
 		Run: onGangs(gangSetup{nodes: fenceNodes, rates: unlimitedRates}, func(ctx context.Context, c *gangCluster, samples Samples) error {
 			fences, err := c.fences(ctx)
@@ -50,11 +58,13 @@ func gangFence() []Benchmark {
 			if _, err := c.schedule(ctx); err != nil { // warms caches up
 				return err
 			}
-			sides := []string{without, domains, nodes}
+			sides := []string{without, domains, usedDomains, nodes, usedNodes}
 			turns := map[string]func() (float64, error){
-				without: func() (float64, error) { return c.schedule(ctx) },
-				domains: func() (float64, error) { return fences[0].schedule(ctx) },
-				nodes:   func() (float64, error) { return fences[1].schedule(ctx) },
+				without:     func() (float64, error) { return c.schedule(ctx) },
+				domains:     func() (float64, error) { return fences[0].schedule(ctx) },
+				nodes:       func() (float64, error) { return fences[1].schedule(ctx) },
+				usedDomains: func() (float64, error) { return fences[0].scheduleInUse(ctx) },
+				usedNodes:   func() (float64, error) { return fences[1].scheduleInUse(ctx) },
 			}
 			for round := range fenceRounds {
 				measured := map[string]float64{}
@@ -81,8 +91,9 @@ func gangFence() []Benchmark {
 type fence struct {
 	cluster *gangCluster
 	client  kubernetes.Interface
-	// selectors are the devices, a rule for each.
+	// selectors are the devices, a rule for each, gpus the same by node.
 	selectors []resourceapi.DeviceTaintSelector
+	gpus      map[string][]gpu
 	// nodes have no GPU outside the fence.
 	nodes map[string]bool
 }
@@ -101,17 +112,21 @@ func (c *gangCluster) fences(ctx context.Context) ([2]*fence, error) {
 	if err != nil {
 		return [2]*fence{}, err
 	}
-	domains := &fence{cluster: c, client: client}
-	for _, gpu := range gpus {
-		if gpu.domain == gpu.node+".0" {
-			domains.selectors = append(domains.selectors, resourceapi.DeviceTaintSelector{Driver: ptr.To(v1alpha1.DriverName), Pool: &gpu.node, Device: &gpu.device})
-		}
-	}
-	nodes := &fence{cluster: c, client: client, nodes: map[string]bool{}}
+	domains := &fence{cluster: c, client: client, gpus: map[string][]gpu{}}
+	nodes := &fence{cluster: c, client: client, gpus: map[string][]gpu{}, nodes: map[string]bool{}}
 	for i, node := range c.nodes {
 		if i%2 == 0 {
 			nodes.nodes[node] = true
 			nodes.selectors = append(nodes.selectors, resourceapi.DeviceTaintSelector{Driver: ptr.To(v1alpha1.DriverName), Pool: &node})
+		}
+	}
+	for _, gpu := range gpus {
+		if nodes.nodes[gpu.node] {
+			nodes.gpus[gpu.node] = append(nodes.gpus[gpu.node], gpu)
+		}
+		if gpu.domain == gpu.node+".0" {
+			domains.gpus[gpu.node] = append(domains.gpus[gpu.node], gpu)
+			domains.selectors = append(domains.selectors, resourceapi.DeviceTaintSelector{Driver: ptr.To(v1alpha1.DriverName), Pool: &gpu.node, Device: &gpu.device})
 		}
 	}
 	if len(domains.selectors) != fenceNodes*gpusPerDomain {
@@ -120,17 +135,37 @@ func (c *gangCluster) fences(ctx context.Context) ([2]*fence, error) {
 	return [2]*fence{domains, nodes}, nil
 }
 
+// scheduleInUse measures with pods that run on the GPUs, and no fence.
+func (f *fence) scheduleInUse(ctx context.Context) (float64, error) {
+	c := f.cluster
+	namespace, err := c.namespace(ctx, "in-use")
+	if err != nil {
+		return 0, err
+	}
+	nodes := slices.Sorted(maps.Keys(f.gpus))
+	if err := inParallel(len(nodes), func(i int) error {
+		return c.runOn(ctx, namespace, "busy-"+nodes[i], f.gpus[nodes[i]]...)
+	}); err != nil {
+		return 0, fmt.Errorf("use the GPUs: %w", err)
+	}
+	rate, err := c.schedule(ctx, f.keepsOut)
+	return rate, errors.Join(err, c.empty(ctx, namespace))
+}
+
+// keepsOut is an error for a pod on a node without a GPU outside.
+func (f *fence) keepsOut(pod *corev1.Pod) error {
+	if f.nodes[pod.Spec.NodeName] {
+		return fmt.Errorf("pod %s was bound to %s, which has no GPU for it", pod.Name, pod.Spec.NodeName)
+	}
+	return nil
+}
+
 // schedule measures behind the fence.
 func (f *fence) schedule(ctx context.Context) (float64, error) {
 	if err := f.putUp(ctx); err != nil {
 		return 0, fmt.Errorf("put the fence up: %w", err)
 	}
-	rate, err := f.cluster.schedule(ctx, func(pod *corev1.Pod) error {
-		if f.nodes[pod.Spec.NodeName] {
-			return fmt.Errorf("pod %s was bound to %s, whose GPUs are all fenced", pod.Name, pod.Spec.NodeName)
-		}
-		return nil
-	})
+	rate, err := f.cluster.schedule(ctx, f.keepsOut)
 	if err != nil {
 		return 0, err
 	}

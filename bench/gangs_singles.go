@@ -40,21 +40,25 @@ type beside struct {
 // gangSingles measures what gangs that wait cost everybody else. A GPU of each domain is in use, so that no
 // member, who wants a whole domain, has a place.
 func gangSingles() []Benchmark {
-	const alone, gangClaims, plainClaims = "singles-alone", "singles-beside-gangclaims", "singles-beside-plain-claims"
+	const alone, gangClaims, gated, plainClaims = "singles-alone", "singles-beside-gangclaims", "singles-beside-gated-pods", "singles-beside-plain-claims"
 	sides := []beside{
 		{alone, func(context.Context, *gangCluster, string) error { return nil }},
 		{gangClaims, waitAsGangClaims},
+		{gated, waitGated},
 		{plainClaims, waitAsPlainClaims},
 	}
 	return []Benchmark{{
 		Name: "gang-singles",
-		About: fmt.Sprintf("pods with one GPU bound per second on 100 nodes, each deleted when it is bound: alone, beside %d gangs of %d that wait as GangClaims, and beside the same pods with plain claims, in turn",
+		About: fmt.Sprintf("pods with one GPU bound per second on 100 nodes, each deleted when it is bound: alone, beside %d gangs of %d that wait as GangClaims, beside the same pods without GangClaims and template, which is what Kubernetes itself pays for pods that wait, and beside the same pods with plain claims, in turn",
 			waitingGangs, waitingMembers),
 		Series: []Series{
 			{Name: alone, Unit: "pods/s", Better: Higher, Statistics: []Statistic{Median}},
 			{Name: gangClaims, Unit: "pods/s", Better: Higher, Statistics: []Statistic{Median}},
+			{Name: gated, Unit: "pods/s", Better: Higher, Statistics: []Statistic{Median}},
 			{Name: plainClaims, Unit: "pods/s", Better: Higher, Statistics: []Statistic{Median}},
 			{Name: gangClaims + "-to-alone", Unit: "ratio", Better: Higher, Statistics: []Statistic{Median.With(0.95)}},
+			{Name: gangClaims + "-to-gated-pods", Unit: "ratio", Better: Higher, Statistics: []Statistic{Median}},
+			{Name: gated + "-to-alone", Unit: "ratio", Better: Higher, Statistics: []Statistic{Median}},
 			{Name: plainClaims + "-to-alone", Unit: "ratio", Better: Higher, Statistics: []Statistic{Median}},
 		},
 		Run: onGangs(gangSetup{nodes: 100, rates: unlimitedRates, controller: true}, func(ctx context.Context, c *gangCluster, samples Samples) error {
@@ -79,6 +83,9 @@ func gangSingles() []Benchmark {
 				}
 				for _, side := range sides[1:] {
 					samples.Add(side.series+"-to-alone", measured[side.series]/measured[alone])
+				}
+				if measured[gated] > 0 {
+					samples.Add(gangClaims+"-to-gated-pods", measured[gangClaims]/measured[gated])
 				}
 			}
 			return c.empty(ctx, busy)
@@ -116,6 +123,17 @@ func waitAsGangClaims(ctx context.Context, c *gangCluster, namespace string) err
 		}
 		return nil
 	})
+}
+
+// waitGated creates the same pods without GangClaims, and no template either: what Kubernetes itself has to do for
+// pods that wait for their template.
+func waitGated(ctx context.Context, c *gangCluster, namespace string) error {
+	for i := range waitingGangs {
+		if err := c.createMembers(ctx, namespace, fmt.Sprintf("gang-%d", i), waitingMembers); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // hasNoPlace returns nil when the planner has refused the gang.
