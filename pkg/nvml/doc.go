@@ -5,7 +5,7 @@
 // [device.Inventory] with NVSwitch domains.
 //
 // Beside the simulator, and pkg/cdi which hands the interface on to nvcdi, it is the only importer of
-// go-nvml. It may import pkg/device and pkg/topology, never client-go. It promises that
+// go-nvml. It may import pkg/device, pkg/health and pkg/topology, never client-go. It promises that
 //
 //   - a missing, broken, mismatched or hanging NVML is an error of type [*UnavailableError] and never
 //     a crash or a hang, and that a later [Library.Discover] starts anew;
@@ -32,6 +32,11 @@
 //	           GetNvLinkRemoteDeviceType and GetNvLinkRemotePciInfo,
 //	           GetGpuFabricInfo,
 //	           GetP2PStatus(peer, P2P_CAPS_INDEX_NVLINK)
+//
+// For the health of the GPUs ([Library.ReadHealth], [Library.WatchHealth]), all of them optional:
+//
+//	GetFieldValues (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), GetTotalEccErrors, GetRemappedRows
+//	EventSetCreate, EventSetWait, EventSetFree, and of each device GetSupportedEventTypes, RegisterEvents
 //
 // An optional call may return any error, most naturally ERROR_NOT_SUPPORTED; what it would have told
 // is then missing. An essential call that fails, or any call that returns ERROR_GPU_IS_LOST or
@@ -62,8 +67,8 @@
 //
 // A GPU keeps its domain while some of its links are down, as long as the driver keeps the peers
 // connected: it is still an order of magnitude faster than PCIe, and the attribute nvlinks shows the
-// loss. A GPU whose links are all down has none, and neither has one in MIG mode, which rules out
-// peer-to-peer access.
+// loss. A GPU whose links are all down has none. One in MIG mode, which rules out peer-to-peer access, is
+// not counted; the domain that it sits in, as its links tell, is there for its partitions.
 //
 // Fabric states (nvmlDeviceGetGpuFabricInfo):
 //

@@ -35,6 +35,8 @@ type Options struct {
 	DriverRoot string
 	// SysfsRoot is where sysfs is mounted; empty means "/sys".
 	SysfsRoot string
+	// MIG are the GPUs that may be partitioned, of those whose MIG mode is on.
+	MIG device.Selection
 	// Lib is an NVML to use instead of the shared library, such as a simulated one; see the package
 	// comment for what it must answer.
 	Lib gonvml.Interface
@@ -50,6 +52,10 @@ type Library struct {
 	step atomic.Value // string
 	// busy is held by the one who calls NVML. It is a channel since a call may hang for ever.
 	busy chan struct{}
+
+	// session counts how often NVML was left to be initialised anew: who has an initialisation of its own
+	// gives it up then.
+	session atomic.Uint64
 
 	mu   sync.Mutex       // for lib and path, which only the holder of busy sets back
 	lib  gonvml.Interface // nil until the shared library was located
@@ -101,25 +107,30 @@ func (l *Library) Interface() gonvml.Interface {
 // in flight. A later Discover waits for the same call rather than adding another that hangs; once it has
 // returned, discovery works again.
 func (l *Library) Discover(ctx context.Context) (device.Inventory, error) {
-	waiting, cancel := context.WithTimeout(ctx, l.options.Timeout)
-	defer cancel()
-	result := l.flight.DoChan("", func() (any, error) {
+	result, err := l.await(ctx, "discover GPUs", "discover", func() (any, error) {
 		return l.discover(context.WithoutCancel(ctx))
 	})
+	if err != nil {
+		return device.Inventory{}, err
+	}
+	inventory := result.(device.Inventory)
+	inventory.GPUs = slices.Clone(inventory.GPUs)
+	return inventory, nil
+}
+
+// await makes calls of NVML as Discover promises. Calls of one key are made once for all who wait for them.
+func (l *Library) await(ctx context.Context, what, key string, call func() (any, error)) (any, error) {
+	waiting, cancel := context.WithTimeout(ctx, l.options.Timeout)
+	defer cancel()
 	select {
-	case done := <-result:
-		if done.Err != nil {
-			return device.Inventory{}, done.Err
-		}
-		inventory := done.Val.(device.Inventory)
-		inventory.GPUs = slices.Clone(inventory.GPUs)
-		return inventory, nil
+	case done := <-l.flight.DoChan(key, call):
+		return done.Val, done.Err
 	case <-waiting.Done():
 		if errors.Is(ctx.Err(), context.Canceled) {
-			return device.Inventory{}, fmt.Errorf("discover GPUs: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("%s: %w", what, context.Cause(ctx))
 		}
 		step, _ := l.step.Load().(string)
-		return device.Inventory{}, &UnavailableError{ReasonNotResponding, fmt.Sprintf(
+		return nil, &UnavailableError{ReasonNotResponding, fmt.Sprintf(
 			"no answer in time; the call in flight is %s: a GPU or the driver hangs, see the kernel log of the node", step)}
 	}
 }
@@ -225,6 +236,7 @@ func (l *Library) initialise() error {
 func (l *Library) leave() {
 	l.progress("nvmlShutdown")
 	l.initialised = false
+	l.session.Add(1)
 	_ = l.lib.Shutdown()
 }
 

@@ -16,11 +16,13 @@ import (
 // A GPU is named by its position in the profile, which is its NVML index as long as none is removed.
 
 // LoseGPU lets a GPU fall off the bus: XID 79.
+//
+// Errors also set the recovery action, as drivers from R565 on do.
 func (n *Node) LoseGPU(gpu int) error {
 	return n.updateGPU(gpu, "lose", func(s *State, g *GPUState) error {
 		if g.Health != HealthLost {
 			g.Health = HealthLost
-			s.raise(gpu, xidFallenOffBus, n.now())
+			s.report(gpu, xidFallenOffBus, n.now())
 		}
 		return nil
 	})
@@ -42,11 +44,12 @@ func (n *Node) RequireReset(gpu int) error {
 	})
 }
 
-// RecoverGPU makes a GPU healthy and brings its links up.
+// RecoverGPU makes a GPU healthy, as a reset or a repair does, and brings its links up.
 func (n *Node) RecoverGPU(gpu int) error {
 	return n.updateGPU(gpu, "recover", func(s *State, g *GPUState) error {
 		g.Health = HealthOK
 		g.LinksDown = nil
+		g.Faults.reset()
 		links := s.Profile.Links()
 		if links == nil {
 			return nil
@@ -61,10 +64,11 @@ func (n *Node) RecoverGPU(gpu int) error {
 	})
 }
 
-// InjectXID raises an error of a GPU. It changes no health: what an XID means is for the driver to say.
+// InjectXID raises an error of a GPU. The GPU goes on answering: what an XID means is for the driver to
+// say, which from R565 on sets the recovery action with those that need one.
 func (n *Node) InjectXID(gpu int, code uint64) error {
 	return n.updateGPU(gpu, "raise XID of", func(s *State, _ *GPUState) error {
-		s.raise(gpu, code, n.now())
+		s.report(gpu, code, n.now())
 		return nil
 	})
 }

@@ -33,6 +33,9 @@
 // it shift, and it is gone from sysfs; its minor number stays its own. A GPU that needs a reset
 // (HealthResetRequired) answers what the driver has cached, and ERROR_RESET_REQUIRED to the rest.
 //
+// A GPU that answers may have faults ([Faults]): a recovery action, which drivers from R565 on set with the
+// XIDs that need one, uncorrected memory errors, rows to be remapped. They last until it is reset.
+//
 // # MIG
 //
 // A GPU in MIG mode offers the profiles and placements of its board, as measured, and refuses what

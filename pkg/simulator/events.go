@@ -29,8 +29,16 @@ type eventSetCalls struct {
 
 	mu    sync.Mutex
 	freed bool
-	// next is the first error that was not delivered yet, by the position of each registered GPU.
-	next map[int]uint64
+	// registered is what was not delivered yet, by the position of each registered GPU.
+	registered map[int]*registration
+}
+
+// registration is what a GPU reports to an event set.
+type registration struct {
+	// types are the events it was registered for.
+	types uint64
+	// nextXID is the first error that was not delivered yet; actions and ecc count the events that were.
+	nextXID, actions, ecc uint64
 }
 
 var _ nvml.EventSet = (*eventSet)(nil)
@@ -40,7 +48,7 @@ func (l *libraryCalls) EventSetCreate() (nvml.EventSet, nvml.Return) {
 	if _, ret := l.enter("nvmlEventSetCreate"); ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	set := &eventSet{eventSetCalls: &eventSetCalls{lib: l, next: map[int]uint64{}}}
+	set := &eventSet{eventSetCalls: &eventSetCalls{lib: l, registered: map[int]*registration{}}}
 	fillUnset(&set.EventSet, "nvmlEventSet", l.node.reportUnsimulated)
 	return set, nvml.SUCCESS
 }
@@ -61,10 +69,22 @@ func (l *libraryCalls) EventSetFree(set nvml.EventSet) nvml.Return {
 	return set.Free()
 }
 
-// GetSupportedEventTypes is nvmlDeviceGetSupportedEventTypes: XIDs only.
+// GetSupportedEventTypes is nvmlDeviceGetSupportedEventTypes: XIDs, uncorrected memory errors and, where the
+// driver has it, the recovery action.
 func (g *gpuCalls) GetSupportedEventTypes() (uint64, nvml.Return) {
-	_, ret := g.cached("GetSupportedEventTypes")
-	return nvml.EventTypeXidCriticalError, ret
+	snap, ret := g.cached("GetSupportedEventTypes")
+	if ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	return snap.eventTypes(), nvml.SUCCESS
+}
+
+func (s *snapshot) eventTypes() uint64 {
+	types := uint64(nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError)
+	if s.tellsRecoveryAction() {
+		types |= nvml.EventTypeGpuRecoveryAction
+	}
+	return types
 }
 
 // RegisterEvents is nvmlDeviceRegisterEvents. Errors that were raised before are not delivered.
@@ -77,7 +97,7 @@ func (g *gpuCalls) RegisterEvents(types uint64, set nvml.EventSet) nvml.Return {
 	if !ok || events == nil || events.lib != g.lib {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	if types&^uint64(nvml.EventTypeXidCriticalError) != 0 {
+	if types&^snap.eventTypes() != 0 {
 		return nvml.ERROR_NOT_SUPPORTED
 	}
 	events.mu.Lock()
@@ -86,7 +106,8 @@ func (g *gpuCalls) RegisterEvents(types uint64, set nvml.EventSet) nvml.Return {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 	if types != 0 {
-		events.next[g.position] = snap.NextXID
+		faults := snap.GPUs[g.position].Faults
+		events.registered[g.position] = &registration{types: types, nextXID: snap.NextXID, actions: faults.ActionEvents, ecc: faults.ECCEvents}
 	}
 	return nvml.SUCCESS
 }
@@ -113,7 +134,7 @@ func (e *eventSetCalls) Wait(timeout uint32) (nvml.EventData, nvml.Return) {
 	return nvml.EventData{}, ret
 }
 
-// deliver takes the oldest error that was not delivered yet.
+// deliver takes an event that was not delivered yet: errors first, the oldest before.
 func (e *eventSetCalls) deliver() (nvml.EventData, bool, nvml.Return) {
 	snap, err := e.lib.node.snapshot()
 	if err != nil {
@@ -126,21 +147,37 @@ func (e *eventSetCalls) deliver() (nvml.EventData, bool, nvml.Return) {
 	}
 	for _, xid := range snap.XIDs {
 		position := slices.IndexFunc(snap.GPUs, func(g GPUState) bool { return g.UUID == xid.GPU })
-		next, registered := e.next[position]
-		if !registered || xid.Sequence < next {
+		r := e.registered[position]
+		if r == nil || r.types&nvml.EventTypeXidCriticalError == 0 || xid.Sequence < r.nextXID {
 			continue
 		}
-		e.next[position] = xid.Sequence + 1
-		return nvml.EventData{
-			Device:    e.lib.device(position),
-			EventType: nvml.EventTypeXidCriticalError,
-			EventData: xid.Code,
-			// What NVML says outside of MIG mode.
-			GpuInstanceId:     0xFFFFFFFF,
-			ComputeInstanceId: 0xFFFFFFFF,
-		}, true, nvml.SUCCESS
+		r.nextXID = xid.Sequence + 1
+		return e.data(position, nvml.EventTypeXidCriticalError, xid.Code), true, nvml.SUCCESS
+	}
+	for position, gpu := range snap.GPUs {
+		r := e.registered[position]
+		switch {
+		case r == nil:
+		case r.types&nvml.EventTypeGpuRecoveryAction != 0 && r.actions < gpu.Faults.ActionEvents:
+			r.actions = gpu.Faults.ActionEvents
+			return e.data(position, nvml.EventTypeGpuRecoveryAction, 0), true, nvml.SUCCESS
+		case r.types&nvml.EventTypeDoubleBitEccError != 0 && r.ecc < gpu.Faults.ECCEvents:
+			r.ecc = gpu.Faults.ECCEvents
+			return e.data(position, nvml.EventTypeDoubleBitEccError, 0), true, nvml.SUCCESS
+		}
 	}
 	return nvml.EventData{}, false, nvml.SUCCESS
+}
+
+// data is an event as NVML tells it outside of MIG mode.
+func (e *eventSetCalls) data(position int, eventType, value uint64) nvml.EventData {
+	return nvml.EventData{
+		Device:            e.lib.device(position),
+		EventType:         eventType,
+		EventData:         value,
+		GpuInstanceId:     0xFFFFFFFF,
+		ComputeInstanceId: 0xFFFFFFFF,
+	}
 }
 
 // Free is nvmlEventSetFree.

@@ -102,6 +102,8 @@ type GPUState struct {
 	Health Health `json:"health,omitempty"`
 	// LinksDown are the numbers of the NVLinks that were taken down at this end, ascending.
 	LinksDown []int `json:"linksDown,omitempty"`
+	// Faults are what the GPU says of its health while it answers.
+	Faults Faults `json:"faults,omitzero"`
 	// Fabric replaces the node's fabric for this GPU.
 	Fabric *FabricState `json:"fabric,omitempty"`
 	// MIG is nil where the board cannot be partitioned.
@@ -215,6 +217,14 @@ func (s *State) raise(gpu int, code uint64, now time.Time) {
 	s.NextXID++
 	if extra := len(s.XIDs) - keptXIDs; extra > 0 {
 		s.XIDs = slices.Delete(s.XIDs, 0, extra)
+	}
+}
+
+// report raises an error and sets the recovery action that goes with it; a worse one stays.
+func (s *State) report(gpu int, code uint64, now time.Time) {
+	s.raise(gpu, code, now)
+	if action, ok := actionOfXID[code]; ok && s.tellsRecoveryAction() && s.GPUs[gpu].Faults.RecoveryAction != actionNodeReboot {
+		s.GPUs[gpu].Faults.setAction(action)
 	}
 }
 

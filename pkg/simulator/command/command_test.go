@@ -69,6 +69,16 @@ func TestControlChangesTheNode(t *testing.T) {
 			return s.GPUs[0].Health == "" && s.GPUs[1].Health == "" && s.GPUs[2].Health == ""
 		}},
 		{"xid 3 48", func(s simulator.State) bool { return s.XIDs[1].Code == 48 && s.XIDs[1].GPU == s.GPUs[3].UUID }},
+		{"recovery-action 3 drain-and-reset", func(s simulator.State) bool { return s.GPUs[3].Faults.RecoveryAction == 4 }},
+		{"ecc 3 2", func(s simulator.State) bool { return s.GPUs[3].Faults.UncorrectableECC == 2 }},
+		{"remap 3 pending", func(s simulator.State) bool {
+			return s.GPUs[3].Faults.RowRemapPending && !s.GPUs[3].Faults.RowRemapFailure
+		}},
+		{"remap 3 failure", func(s simulator.State) bool { return s.GPUs[3].Faults.RowRemapFailure }},
+		{"recover 3", func(s simulator.State) bool {
+			f := s.GPUs[3].Faults
+			return f.RecoveryAction == 0 && f.UncorrectableECC == 0 && !f.RowRemapFailure
+		}},
 		{"nvlink 0 17 down", func(s simulator.State) bool { return cmp.Equal(s.GPUs[0].LinksDown, []int{17}) }},
 		{"nvlink 0 17 up", func(s simulator.State) bool { return len(s.GPUs[0].LinksDown) == 0 }},
 		{"nvlink all all down", func(s simulator.State) bool { return len(s.GPUs[2].LinksDown) == 18 }},
@@ -127,6 +137,9 @@ func TestControlRefuses(t *testing.T) {
 		"a GPU of letters":  {"lose first", `no GPU is called "first"`},
 		"no GPU":            {"lose", "requires at least 1 arg"},
 		"XID of letters":    {"xid 0 bad", `XID "bad" is not a number`},
+		"action of letters": {"recovery-action 0 bad", `recovery action "bad" is none of`},
+		"count of letters":  {"ecc 0 bad", `count of errors "bad" is not a number`},
+		"remap of letters":  {"remap 0 bad", `row remapping "bad" is none of`},
 		"link of letters":   {"nvlink 0 one down", `link "one" is neither a number`},
 		"link sideways":     {"nvlink 0 1 sideways", `"sideways" must be "up" or "down"`},
 		"no NVLink":         {"nvlink 0 all down", "has no NVLink"},

@@ -86,6 +86,9 @@ func printState(out io.Writer, s simulator.State) error {
 		if gpu.Health != simulator.HealthOK {
 			health = string(gpu.Health)
 		}
+		if faults := faultsText(gpu.Faults); faults != "" {
+			health += ", " + faults
+		}
 		if gpu.Fabric != nil {
 			health += ", fabric " + fabricText(*gpu.Fabric)
 		}

@@ -1,0 +1,274 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"k8s.io/klog/v2"
+)
+
+// ErrEventsNotSupported matches the error of [Library.WatchHealth] where no GPU of the node, or not its
+// NVML, reports events: its health is found by looking only.
+var ErrEventsNotSupported = errors.New("NVML reports no events on this node")
+
+// HealthEvent is something that NVML reported by itself.
+type HealthEvent struct {
+	// UUID is the GPU's; empty where NVML does not say which one it is, or it is about all of them.
+	UUID string
+	// XID is the error's number; 0 for an event that only says that it is time to look at the GPU: the
+	// recovery action changed, or there was a memory error.
+	XID uint64
+	// Type is the name of the event's type, for people.
+	Type string
+}
+
+// eventTypes are the events that say something of a GPU's health, with their names.
+var eventTypes = []struct {
+	mask uint64
+	name string
+}{
+	{gonvml.EventTypeXidCriticalError, "XidCriticalError"},
+	{gonvml.EventTypeDoubleBitEccError, "DoubleBitEccError"},
+	{gonvml.EventTypeDramRetirementEvent, "DramRetirementEvent"},
+	{gonvml.EventTypeDramRetirementFailure, "DramRetirementFailure"},
+	{gonvml.EventTypeNonFatalPoisonError, "NonFatalPoisonError"},
+	{gonvml.EventTypeFatalPoisonError, "FatalPoisonError"},
+	{gonvml.EventTypeGpuUnavailableError, "GpuUnavailableError"},
+	{gonvml.EventTypeGpuRecoveryAction, "GpuRecoveryAction"},
+}
+
+func wantedEvents() uint64 {
+	var mask uint64
+	for _, t := range eventTypes {
+		mask |= t.mask
+	}
+	return mask
+}
+
+func eventName(mask uint64) string {
+	for _, t := range eventTypes {
+		if t.mask == mask {
+			return t.name
+		}
+	}
+	return fmt.Sprintf("%#x", mask)
+}
+
+// eventWait is how long one call waits for an event, in milliseconds, and so how long it may take until a
+// watch notices that it is over. An event ends the wait at once.
+const eventWait = 500
+
+// WatchHealth tells what NVML reports of the GPUs' health, one event after the other, until ctx ends, which
+// is no error. started is called once events are on their way, with how many GPUs report any and how many
+// there are; what happened before is found by looking.
+//
+// It returns an error when there are no events any more: one that matches [ErrEventsNotSupported] or
+// [ErrUnavailable], or another when NVML has to be initialised anew, as after every discovery that found a
+// GPU in trouble. The caller watches again; what happens in between is not told. A call that hangs is left
+// behind when ctx ends.
+func (l *Library) WatchHealth(ctx context.Context, started func(monitored, gpus int), tell func(HealthEvent)) error {
+	type answer struct {
+		event HealthEvent
+		over  error
+	}
+	answers := make(chan answer)
+	stop := make(chan struct{})
+	defer close(stop)
+	send := func(a answer) bool {
+		select {
+		case answers <- a:
+			return true
+		case <-stop:
+			return false
+		}
+	}
+	opened := make(chan *watch, 1)
+	go func() {
+		w, err := l.openWatch(ctx)
+		if err != nil {
+			send(answer{over: err})
+			return
+		}
+		defer w.close()
+		opened <- w
+		for {
+			event, found, err := w.next()
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err != nil {
+				send(answer{over: err})
+				return
+			}
+			if found && !send(answer{event: event}) {
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case w := <-opened:
+			started(len(w.uuids), w.gpus)
+		case a := <-answers:
+			if a.over != nil {
+				return a.over
+			}
+			tell(a.event)
+		}
+	}
+}
+
+// watch is a set of events that GPUs report to. It holds an initialisation of NVML of its own.
+type watch struct {
+	library *Library
+	lib     gonvml.Interface
+	set     gonvml.EventSet
+	// session is that of the library when the watch began.
+	session uint64
+	// uuids are the GPUs that report events, by handle.
+	uuids map[gonvml.Device]string
+	gpus  int
+}
+
+// openWatch registers for the events of all GPUs.
+func (l *Library) openWatch(ctx context.Context) (_ *watch, err error) {
+	select {
+	case l.busy <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-l.busy }()
+	if err := l.initialise(); err != nil {
+		return nil, err
+	}
+	r := newReader(l.lib, l.options, l.progress)
+	for _, symbol := range []string{"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait_v2", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"} {
+		if !r.has(symbol) {
+			return nil, fmt.Errorf("%w: the library has no %s", ErrEventsNotSupported, symbol)
+		}
+	}
+	l.progress("nvmlInit_v2 for events")
+	if ret := l.lib.Init(); ret != gonvml.SUCCESS {
+		return nil, unavailable("nvmlInit_v2", ret)
+	}
+	w := &watch{library: l, lib: l.lib, session: l.session.Load(), uuids: map[gonvml.Device]string{}}
+	l.progress("nvmlEventSetCreate")
+	set, ret := l.lib.EventSetCreate()
+	if ret != gonvml.SUCCESS {
+		_ = l.lib.Shutdown()
+		return nil, watchError("nvmlEventSetCreate", ret)
+	}
+	w.set = set
+	if err := w.register(ctx, r); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// register has every GPU report what it can. One that reports nothing, or does not answer, costs the others
+// nothing.
+func (w *watch) register(ctx context.Context, r *reader) error {
+	r.progress("nvmlDeviceGetCount_v2")
+	count, ret := r.lib.DeviceGetCount()
+	if ret != gonvml.SUCCESS {
+		return unavailable("nvmlDeviceGetCount_v2", ret)
+	}
+	w.gpus = count
+	for index := range count {
+		r.progress(fmt.Sprintf("registering for events of GPU at index %d", index))
+		handle, ret := r.lib.DeviceGetHandleByIndex(index)
+		var uuid string
+		if ret == gonvml.SUCCESS {
+			uuid, ret = handle.GetUUID()
+		}
+		if ret == gonvml.SUCCESS {
+			ret = registerEvents(handle, w.set)
+		}
+		if ret != gonvml.SUCCESS {
+			klog.FromContext(ctx).V(2).Info("A GPU reports no events, its health is found by looking only", "index", index, "uuid", uuid, "nvml", ret.Error())
+			continue
+		}
+		w.uuids[handle] = uuid
+	}
+	if count > 0 && len(w.uuids) == 0 {
+		return fmt.Errorf("%w: none of its %d GPUs supports any", ErrEventsNotSupported, count)
+	}
+	return nil
+}
+
+func registerEvents(handle gonvml.Device, set gonvml.EventSet) gonvml.Return {
+	supported, ret := handle.GetSupportedEventTypes()
+	if ret != gonvml.SUCCESS {
+		return ret
+	}
+	mask := supported & wantedEvents()
+	if mask == 0 {
+		return gonvml.ERROR_NOT_SUPPORTED
+	}
+	ret = handle.RegisterEvents(mask, set)
+	if ret == gonvml.ERROR_NOT_SUPPORTED && mask&gonvml.EventTypeXidCriticalError != 0 {
+		// As on boards without ECC, which list its events all the same.
+		ret = handle.RegisterEvents(gonvml.EventTypeXidCriticalError, set)
+	}
+	return ret
+}
+
+// errSessionOver says that NVML has to be initialised anew.
+var errSessionOver = errors.New("NVML is being initialised anew")
+
+// next waits for the next event, not for long.
+func (w *watch) next() (HealthEvent, bool, error) {
+	if w.session != w.library.session.Load() {
+		return HealthEvent{}, false, errSessionOver
+	}
+	data, ret := w.lib.EventSetWait(w.set, eventWait)
+	switch ret {
+	case gonvml.SUCCESS:
+		return w.event(data), true, nil
+	case gonvml.ERROR_TIMEOUT:
+		return HealthEvent{}, false, nil
+	default:
+		// It may say that a GPU is lost, and not which: for discovery to find out.
+		return HealthEvent{}, false, watchError("nvmlEventSetWait_v2", ret)
+	}
+}
+
+func (w *watch) event(data gonvml.EventData) HealthEvent {
+	event := HealthEvent{UUID: w.uuids[data.Device], Type: eventName(data.EventType)}
+	if event.UUID == "" && data.Device != nil {
+		// A handle that NVML did not give out before, such as that of a MIG device.
+		event.UUID, _ = data.Device.GetUUID()
+	}
+	if data.EventType == gonvml.EventTypeXidCriticalError {
+		event.XID = data.EventData
+	}
+	return event
+}
+
+// close gives the set and the initialisation back. An error would change nothing.
+func (w *watch) close() {
+	_ = w.lib.EventSetFree(w.set)
+	_ = w.lib.Shutdown()
+}
+
+// watchError describes why there are no events.
+func watchError(call string, ret gonvml.Return) error {
+	switch ret {
+	case gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_FUNCTION_NOT_FOUND:
+		return fmt.Errorf("%w: %s: %w", ErrEventsNotSupported, call, ret)
+	case gonvml.ERROR_UNINITIALIZED, gonvml.ERROR_DRIVER_NOT_LOADED:
+		return unavailable(call, ret)
+	default:
+		return fmt.Errorf("wait for events of the GPUs: %s: %w", call, ret)
+	}
+}
