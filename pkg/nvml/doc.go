@@ -67,8 +67,8 @@
 //
 // A GPU keeps its domain while some of its links are down, as long as the driver keeps the peers
 // connected: it is still an order of magnitude faster than PCIe, and the attribute nvlinks shows the
-// loss. A GPU whose links are all down has none. One in MIG mode, which rules out peer-to-peer access, is
-// not counted; the domain that it sits in, as its links tell, is there for its partitions.
+// loss. A GPU whose links are all down has none, and neither has one in MIG mode, which rules out
+// peer-to-peer access.
 //
 // Fabric states (nvmlDeviceGetGpuFabricInfo):
 //

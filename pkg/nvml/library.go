@@ -35,8 +35,6 @@ type Options struct {
 	DriverRoot string
 	// SysfsRoot is where sysfs is mounted; empty means "/sys".
 	SysfsRoot string
-	// MIG are the GPUs that may be partitioned, of those whose MIG mode is on.
-	MIG device.Selection
 	// Lib is an NVML to use instead of the shared library, such as a simulated one; see the package
 	// comment for what it must answer.
 	Lib gonvml.Interface
