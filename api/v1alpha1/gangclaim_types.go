@@ -133,7 +133,10 @@ type GangClaimSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}([.][0-9]{1,9})?s)?([0-9]{1,9}([.][0-9]{1,6})?ms)?$') || self.size() == 0 || duration(self) <= duration('1h')",message="restartGracePeriod must be at most 1h, since it keeps devices from all other gangs: set it to 1h or less"
 	RestartGracePeriod *metav1.Duration `json:"restartGracePeriod,omitempty"`
 
-	// Defragmentation says whether pods may be moved to make room for this gang. Default: Never.
+	// Defragmentation says whether pods may be moved to make room for this gang: Never, Plan to report in
+	// status.defragmentation what would have to move, or Evict to evict those pods where each of them would
+	// find a place elsewhere. Moved are pods with one device that a controller replaces and that have a lower
+	// priority, or the label switchyard.dev/movable=true and no higher one. Default: Never.
 	// +optional
 	// +kubebuilder:default=Never
 	Defragmentation DefragmentationPolicy `json:"defragmentation,omitempty"`
@@ -254,12 +257,25 @@ type GangClaimStatus struct {
 	// +optional
 	IdleSince *metav1.MicroTime `json:"idleSince,omitempty"`
 
+	// Defragmentation is what would make room for a gang that has no place. Only with spec.defragmentation Plan
+	// or Evict.
+	// +optional
+	Defragmentation *GangDefragmentation `json:"defragmentation,omitempty"`
+
+	// Evictions are the last pods that were evicted to make room for this gang, or that the API server refused
+	// to evict, the latest last: limits count them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Evictions []GangEviction `json:"evictions,omitempty"`
+
 	// Plan is the assignment of members to devices. That it is written here commits it: fences, the
 	// ResourceClaimTemplate and everything else follow from it.
 	// +optional
 	Plan *GangPlan `json:"plan,omitempty"`
 
-	// Conditions are Planned, Released, Running and Completed.
+	// Conditions are Planned, Released, Running, Completed and, with spec.defragmentation Plan or Evict,
+	// RoomCanBeMade.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -289,6 +305,12 @@ type GangPlan struct {
 	// Placements are the devices, by node and domain.
 	// +listType=atomic
 	Placements []GangPlacement `json:"placements"`
+
+	// Moves are the pods that are evicted to make room for the plan, once its devices are reserved.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Moves []GangMove `json:"moves,omitempty"`
 
 	// Step is where the protocol stands with this plan.
 	Step GangStep `json:"step"`
@@ -343,9 +365,113 @@ type GangDevice struct {
 	ID string `json:"id"`
 }
 
+// GangMove is a pod that is in the way of a gang, and where it would find a place.
+type GangMove struct {
+	// Namespace is that of the pod and of its claim.
+	Namespace string `json:"namespace"`
+	// Pod is the pod's name, PodUID its UID.
+	Pod    string    `json:"pod"`
+	PodUID types.UID `json:"podUID"`
+	// Claim is the name of the ResourceClaim that has the device, ClaimUID its UID.
+	Claim    string    `json:"claim"`
+	ClaimUID types.UID `json:"claimUID"`
+	// OwnerUID is that of the controller that replaces the pod.
+	OwnerUID types.UID `json:"ownerUID"`
+	// From is the device that the pod has.
+	From GangMovePlace `json:"from"`
+	// To is a device on which a replacement of the pod would fit: that it exists was checked. kube-scheduler
+	// chooses by itself.
+	To GangMovePlace `json:"to"`
+	// Why says why the pod may be moved.
+	Why string `json:"why"`
+	// GracePeriodSeconds is how long the pod may take to end.
+	// +optional
+	GracePeriodSeconds int64 `json:"gracePeriodSeconds,omitempty"`
+	// EvictedAt is when the pod was first seen to be evicted; in status.plan only.
+	// +optional
+	EvictedAt *metav1.MicroTime `json:"evictedAt,omitempty"`
+}
+
+// GangMovePlace is a device.
+type GangMovePlace struct {
+	// Node is the node of the device.
+	Node string `json:"node"`
+	// Pool is its resource pool, Device its name there.
+	Pool   string `json:"pool"`
+	Device string `json:"device"`
+	// Domain is its NVSwitch domain; empty when it has none.
+	// +optional
+	Domain string `json:"domain,omitempty"`
+}
+
+// GangDefragmentation is what would have to move to make room for a gang, or why moving does not help.
+type GangDefragmentation struct {
+	// Reason is that of the condition RoomCanBeMade.
+	Reason string `json:"reason"`
+	// Message is that of the condition RoomCanBeMade.
+	Message string `json:"message"`
+	// Moves are the cheapest moves after which the gang has a place, and every pod that is moved as well. When there
+	// are none, they are empty, or, as far as message says so, the best attempt.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Moves []GangMove `json:"moves,omitempty"`
+	// Domains are the NVSwitch domains, or nodes where devices have none, that the gang would get.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	Domains []string `json:"domains,omitempty"`
+	// Cost is what Moves cost: how many pods, how important they are together, and what they lose together.
+	// +optional
+	Cost string `json:"cost,omitempty"`
+	// RuledOut are the pods that were not considered, by reason.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	RuledOut []GangRuledOut `json:"ruledOut,omitempty"`
+}
+
+// GangRuledOut are pods that have devices and are not to be moved, for one reason.
+type GangRuledOut struct {
+	// Reason is why, in one word.
+	Reason string `json:"reason"`
+	// Pods is how many there are.
+	Pods int32 `json:"pods"`
+	// Example is the first of them by namespace and name, with more of why.
+	Example string `json:"example"`
+}
+
+// GangEviction is a pod that was evicted to make room for a gang, or was not.
+type GangEviction struct {
+	// Time is when it was noticed.
+	Time metav1.MicroTime `json:"time"`
+	// Namespace and Pod name the pod, OwnerUID is that of the controller that replaces it.
+	Namespace string    `json:"namespace"`
+	Pod       string    `json:"pod"`
+	OwnerUID  types.UID `json:"ownerUID"`
+	// Outcome is what came of it.
+	Outcome EvictionOutcome `json:"outcome"`
+}
+
+// EvictionOutcome is what came of the eviction of a pod for a gang.
+//
+// +kubebuilder:validation:Enum=Evicted;Succeeded;Failed;Refused
+type EvictionOutcome string
+
+const (
+	// EvictionMade means that the pod was evicted, and the gang is not started yet.
+	EvictionMade EvictionOutcome = "Evicted"
+	// EvictionSucceeded means that the gang was started on the devices.
+	EvictionSucceeded EvictionOutcome = "Succeeded"
+	// EvictionFailed means that the pod was evicted in vain: the plan was taken back.
+	EvictionFailed EvictionOutcome = "Failed"
+	// EvictionRefused means that the API server did not evict the pod.
+	EvictionRefused EvictionOutcome = "Refused"
+)
+
 // GangStep is a step of the protocol that starts a gang.
 //
-// +kubebuilder:validation:Enum=Fencing;Quiescing;Releasing;Starting;Holding;Unfencing;TakingBack
+// +kubebuilder:validation:Enum=Fencing;Quiescing;Evicting;Releasing;Starting;Holding;Unfencing;TakingBack
 type GangStep string
 
 const (
@@ -354,6 +480,8 @@ const (
 	// StepQuiescing waits until the scheduler has decided on pods that it may have given a planned
 	// device before it saw the fence.
 	StepQuiescing GangStep = "Quiescing"
+	// StepEvicting evicts the pods of status.plan.moves and waits until their claims have given the devices back.
+	StepEvicting GangStep = "Evicting"
 	// StepReleasing makes the ResourceClaimTemplate, deletes it when the members have their claims, and
 	// waits until these are allocated on the plan.
 	StepReleasing GangStep = "Releasing"
@@ -376,6 +504,9 @@ const (
 	ConditionReleased = "Released"
 	// ConditionRunning is True while all members run. Its reason is the state of the gang in one word.
 	ConditionRunning = "Running"
+	// ConditionRoomCanBeMade is True while moving pods would give a gang without a place one, or they are being
+	// moved. It exists only with spec.defragmentation Plan or Evict.
+	ConditionRoomCanBeMade = "RoomCanBeMade"
 	// ConditionCompleted is True when all members have ended and the gang's claims are gone.
 	ConditionCompleted = "Completed"
 )

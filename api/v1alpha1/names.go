@@ -34,6 +34,10 @@ const (
 	// the GangClaim, its effect NoSchedule.
 	ReservedTaintKey = GroupName + "/reserved"
 
+	// MovableLabel on a Pod, with the value "true", says that the pod may be evicted to make room for a gang of the
+	// same or a higher priority, when it would find a place elsewhere.
+	MovableLabel = GroupName + "/movable"
+
 	// GangLabel is on every object made for a gang: DeviceTaintRules, the ResourceClaimTemplate and
 	// the ResourceClaims made from it. Its value is the UID of the GangClaim.
 	GangLabel = GroupName + "/gang"

@@ -31,6 +31,7 @@ func (t *turn) setConditions() {
 		t.set(v1alpha1.ConditionReleased, false, ReasonNotReleased, "not all members have their devices")
 	}
 	t.set(v1alpha1.ConditionRunning, t.state == StateRunning, t.state, t.message)
+	t.setRoomCondition()
 	if t.completed {
 		t.set(v1alpha1.ConditionCompleted, true, ReasonCompleted, t.message)
 	} else {

@@ -70,6 +70,7 @@ type turn struct {
 func newTurn(v *view) *turn {
 	t := &turn{view: v, status: *v.Claim.Status.DeepCopy()}
 	t.status.Plan = v.plan
+	t.status.Defragmentation = nil // refused writes it anew
 	return t
 }
 
@@ -84,6 +85,8 @@ func (t *turn) step() bool {
 		return t.fence()
 	case v1alpha1.StepQuiescing:
 		return t.quiesce()
+	case v1alpha1.StepEvicting:
+		return t.evict()
 	case v1alpha1.StepReleasing:
 		return t.release()
 	case v1alpha1.StepStarting:
@@ -153,6 +156,7 @@ func (t *turn) observedIn(step v1alpha1.GangStep) bool {
 
 // decision is what came out.
 func (t *turn) decision() Decision {
+	t.settleEvictions()
 	t.setConditions()
 	return Decision{Status: t.status, Actions: t.actions, Events: t.events(), RequeueAfter: t.requeue}
 }

@@ -987,22 +987,6 @@ func TestEventsOfAGangThatStartsAndLosesAMember(t *testing.T) {
 	}
 }
 
-func TestDefragmentationThatIsNotAvailableIsSaidOnce(t *testing.T) {
-	w := noRoom()
-	w.UpdateGang("g", func(g *v1alpha1.GangClaim) { g.Spec.Defragmentation = v1alpha1.DefragmentationEvict })
-	for range 3 {
-		if _, err := w.Reconcile("g"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := strings.Count(strings.Join(told(w.Events), "\n"), "g Warning DefragmentationNotAvailable"); n != 1 {
-		t.Errorf("said %d times", n)
-	}
-	if m := find(w.Gangs["g"].Status, v1alpha1.ConditionPlanned).Message; !strings.HasSuffix(m, "spec.defragmentation Evict is not available yet, and nothing is moved") {
-		t.Errorf("the gang waits because %s", m)
-	}
-}
-
 func TestLongMessagesFit(t *testing.T) {
 	w := noRoom()
 	w.Plan = func(*gangtest.World, placement.Gang) placement.Decision {

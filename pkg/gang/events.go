@@ -4,12 +4,11 @@
 package gang
 
 import (
-	"fmt"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/defrag"
 )
 
 // events are about conditions whose reason changed: Running's on the GangClaim, and Planned's also on the pods
@@ -47,17 +46,10 @@ func (t *turn) events() []Event {
 			}
 		}
 	}
-	if d := t.Claim.Spec.Defragmentation; t.movesNothing() && t.Claim.Status.ObservedGeneration != t.Claim.Generation {
-		tell(true, ReasonDefragmentationNotAvailable, fmt.Sprintf("spec.defragmentation is %s, and this version moves nothing for a gang: "+
-			"it waits as with Never", d))
+	if c := t.changed(v1alpha1.ConditionRoomCanBeMade); c != nil && c.Reason != defrag.ReasonPlanning && c.Reason != defrag.ReasonWaiting {
+		tell(false, c.Reason, c.Message)
 	}
-	return out
-}
-
-// movesNothing says whether the gang asks for room to be made, which nobody does yet.
-func (v *view) movesNothing() bool {
-	d := v.Claim.Spec.Defragmentation
-	return d == v1alpha1.DefragmentationPlan || d == v1alpha1.DefragmentationEvict
+	return append(out, t.evictionEvents()...)
 }
 
 // passing says whether a reason for no plan is over by itself in seconds.

@@ -198,7 +198,8 @@ func (p DeviceProblem) describe() string {
 	}
 }
 
-// devicesAreNotTaken is about claims of others, and of other plans. The gang's own that come or go are waited for.
+// devicesAreNotTaken is about claims of others, and of other plans. The gang's own that come or go are waited for, and
+// so are those of pods that are moved.
 func devicesAreNotTaken(v *view) verdict {
 	mine := map[string]bool{}
 	for _, c := range v.Claims {
@@ -207,7 +208,7 @@ func devicesAreNotTaken(v *view) verdict {
 		}
 	}
 	for _, d := range PlannedDevices(v.plan) {
-		if h, held := v.Holders[d]; held && !mine[string(h.UID)] && !v.inPassing(h) {
+		if h, held := v.Holders[d]; held && !mine[string(h.UID)] && !v.inPassing(h) && !v.isMoved(h.UID) {
 			return because(ReasonDeviceTaken, "device %s of pool %s, which was planned, was allocated to claim %s: kube-scheduler had "+
 				"decided so before it saw the fence", d.Device, d.Pool, h.Claim)
 		}

@@ -35,7 +35,13 @@ func (t *turn) quiesce() bool {
 		t.again(left)
 		return false
 	}
-	return t.enter(v1alpha1.StepReleasing)
+	if len(t.plan.Moves) == 0 {
+		return t.enter(v1alpha1.StepReleasing)
+	}
+	if t.MovesBlocked != "" {
+		return t.giveUp(because(ReasonMovesOutdated, "%s", t.MovesBlocked))
+	}
+	return t.enter(v1alpha1.StepEvicting)
 }
 
 // Undecided are the rivals that may have been given a planned device before the fence was seen. A pod that

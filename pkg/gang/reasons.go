@@ -16,6 +16,7 @@ const (
 	StateWaiting     = "Waiting"
 	StateFencing     = "Fencing"
 	StateQuiescing   = "Quiescing"
+	StateEvicting    = "Evicting"
 	StateReleasing   = "Releasing"
 	StateStarting    = "Starting"
 	StateRunning     = "Running"
@@ -58,8 +59,6 @@ const (
 	ReasonSweeping = "Sweeping"
 	// ReasonNothingToPlan means that every member has devices, of a plan that is over or unknown.
 	ReasonNothingToPlan = "NothingToPlan"
-	// ReasonDefragmentationNotAvailable is of an Event only: spec.defragmentation asks for what is not done yet.
-	ReasonDefragmentationNotAvailable = "DefragmentationNotAvailable"
 	// ReasonDeleted means that the GangClaim is being deleted.
 	ReasonDeleted = "Deleted"
 )
@@ -78,9 +77,18 @@ const (
 	ReasonClaimDiffers = "ClaimDiffers"
 	// ReasonAllocatedOffPlan means that a member's claim has devices that were not planned.
 	ReasonAllocatedOffPlan = "AllocatedOffPlan"
+	// ReasonMovesOutdated means that pods that were to be moved must not be any more, before any was.
+	ReasonMovesOutdated = "MovesOutdated"
+	// ReasonEvictionRefused means that the API server refused to evict a pod.
+	ReasonEvictionRefused = "EvictionRefused"
+	// ReasonEvictionTimeout means that evicted pods have not given their devices back in time.
+	ReasonEvictionTimeout = "EvictionTimeout"
 	// ReasonVerifyTimeout means that not all claims were allocated by the deadline.
 	ReasonVerifyTimeout = "VerifyTimeout"
 )
+
+// ReasonEvictedForGang is of the Event on a pod that was evicted to make room for a gang.
+const ReasonEvictedForGang = "EvictedForGang"
 
 // Reasons of the conditions Released and Completed.
 const (

@@ -34,6 +34,10 @@ const (
 	// FenceFor is how long the rules of a plan may take to be made.
 	FenceFor = 30 * time.Second
 
+	// EvictBase is how long the pods to be moved may take to give their devices back beyond the longest grace
+	// period among them.
+	EvictBase = time.Minute
+
 	// DefaultSchedulingTimeout is used where the API server did not set one.
 	DefaultSchedulingTimeout = 10 * time.Minute
 	// DefaultRestartGracePeriod is used where the API server did not set one.
@@ -43,6 +47,16 @@ const (
 // VerifyDeadline is how long after the release every claim of the plan must be allocated on it.
 func VerifyDeadline(plan *v1alpha1.GangPlan) time.Duration {
 	return VerifyBase + time.Duration(plan.Members)*VerifyPerMember
+}
+
+// EvictDeadline is how long after step Evicting began the pods that are moved must have given their devices back: a
+// fence on devices that others use must not stay for ever.
+func EvictDeadline(plan *v1alpha1.GangPlan) time.Duration {
+	var grace int64
+	for _, m := range plan.Moves {
+		grace = max(grace, m.GracePeriodSeconds)
+	}
+	return EvictBase + time.Duration(grace)*time.Second
 }
 
 func schedulingTimeout(claim *v1alpha1.GangClaim) time.Duration {

@@ -46,9 +46,34 @@ type Observation struct {
 	// Devices that can are not in it.
 	Devices map[placement.DeviceID]DeviceProblem
 
+	// Moves are the pods of status.plan.moves that exist still, by UID, and their claims. Read in step Evicting only.
+	Moves map[types.UID]MovedPod
+	// MovesBlocked says why pods of status.plan.moves must not be evicted any more; empty when they may. Read at the
+	// end of step Quiescing only.
+	MovesBlocked string
+	// Evictions is what came of the last EvictVictims, when it was refused. It was not observed: it is the reply.
+	Evictions *EvictionReply
+
 	// Placement is the planner's answer to what Plannable returned for this same observation; nil when
 	// it was not asked.
 	Placement *placement.Decision
+}
+
+// MovedPod is a pod that is moved out of the way of a gang.
+type MovedPod struct {
+	// Pod is nil when it is gone.
+	Pod *corev1.Pod
+	// Claim is the claim that has the device; nil when it is gone.
+	Claim *resourceapi.ResourceClaim
+}
+
+// EvictionReply is what the API server said to evictions of which it refused one.
+type EvictionReply struct {
+	// Evicted are the UIDs of the pods that were evicted before.
+	Evicted []types.UID
+	// Refused is the UID of the pod that was not, Message what the API server said.
+	Refused types.UID
+	Message string
 }
 
 // Holder is a claim that has a device allocated.
@@ -156,6 +181,11 @@ type (
 	// of them first. Each has a controller that replaces it.
 	EvictPods struct{ Pods []Ref }
 
+	// EvictVictims evicts the pods of other users that are in the way of the plan, through the Eviction API with the
+	// UID as precondition: a dry run of all of them first, then one after the other. The first refusal ends it; the
+	// gang is then decided on anew with an EvictionReply.
+	EvictVictims struct{ Pods []Ref }
+
 	// MarkReady opens the start gate: ReadyAnnotation is set on each claim, with the UID and the
 	// resourceVersion as preconditions. To be run in parallel: members start in one moment.
 	MarkReady struct{ Claims []ReadyClaim }
@@ -203,6 +233,9 @@ func (TouchPods) Verb() string { return "TouchPods" }
 
 // Verb returns "EvictPods".
 func (EvictPods) Verb() string { return "EvictPods" }
+
+// Verb returns "EvictVictims".
+func (EvictVictims) Verb() string { return "EvictVictims" }
 
 // Verb returns "MarkReady".
 func (MarkReady) Verb() string { return "MarkReady" }

@@ -86,9 +86,8 @@ func (t *turn) refused() {
 	why := because(ReasonPlanning, "the members changed while a place was looked for")
 	if r := t.Placement.Refusal; r != nil {
 		why = verdict{reason: string(r.Reason), message: r.Message}
-		if t.movesNothing() {
-			why.message = fmt.Sprintf("%s; spec.defragmentation %s is not available yet, and nothing is moved", clip(r.Message, maxMessage/2),
-				t.Claim.Spec.Defragmentation)
+		if t.mayMove() {
+			t.status.Defragmentation = report(t.Placement.Room)
 		}
 	}
 	if timeout := schedulingTimeout(t.Claim); timeout > 0 {

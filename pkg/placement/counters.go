@@ -23,7 +23,7 @@ func (p *pool) countersLeft() counters {
 		}
 	}
 	for _, d := range p.devices {
-		if len(d.use.claims) > 0 || len(d.use.reserved) > 0 {
+		if d.use.held() || len(d.use.reserved) > 0 {
 			left.consume(d)
 		}
 	}
@@ -33,6 +33,15 @@ func (p *pool) countersLeft() counters {
 // take consumes what the device needs if all of it is left. Devices that are planned together are taken
 // in the allocator's order, so that partitions which overlap are not both planned.
 func (left counters) take(d *device) bool {
+	if !left.suffice(d) {
+		return false
+	}
+	left.consume(d)
+	return true
+}
+
+// suffice reports whether all that the device needs is left.
+func (left counters) suffice(d *device) bool {
 	for _, consumption := range d.api.ConsumesCounters {
 		for name, counter := range consumption.Counters {
 			if left[consumption.CounterSet][name] < counter.Value.Value() {
@@ -40,7 +49,6 @@ func (left counters) take(d *device) bool {
 			}
 		}
 	}
-	left.consume(d)
 	return true
 }
 

@@ -59,7 +59,7 @@ func (k *kinds) of(n *node, q *question) string {
 					return ""
 				}
 				named := k.ids[d.attrID] || d.domain != nil && k.domains[d.domain.name]
-				fmt.Fprintf(&b, " %t %t %t %t %d", matches.all[i], named, q.planned[d.id], len(d.use.claims) > 0, k.value(d, values))
+				fmt.Fprintf(&b, " %t %t %t %t %d", matches.all[i], named, q.planned[d.id], d.use.held(), k.value(d, values))
 				for t := range d.taints {
 					fmt.Fprintf(&b, " %q %q %q", t.Key, t.Value, t.Effect)
 				}

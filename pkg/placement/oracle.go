@@ -4,9 +4,12 @@
 package placement
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -34,7 +37,7 @@ var allocatorFeatures = structured.Features{
 // questions is what the allocator is asked about a plan: a copy of all that it looks at.
 type questions struct {
 	claim *resourceapi.ResourceClaim
-	class *resourceapi.DeviceClass
+	class classes // of the claim, and no other
 	cel   *cel.Cache
 	nodes []*question
 }
@@ -60,8 +63,11 @@ type question struct {
 func (c *Cluster) questions(v *view, plan *v1alpha1.GangPlan, spec resourceapi.ResourceClaimSpec) *questions {
 	qs := &questions{
 		claim: &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "member", Namespace: "plan"}, Spec: spec},
-		class: c.classes[spec.Devices.Requests[0].Exactly.DeviceClassName],
+		class: classes{},
 		cel:   c.cel,
+	}
+	if class := c.classes[spec.Devices.Requests[0].Exactly.DeviceClassName]; class != nil {
+		qs.class[class.Name] = class
 	}
 	for _, placement := range plan.Placements {
 		if len(qs.nodes) == 0 || qs.nodes[len(qs.nodes)-1].name != placement.Node {
@@ -77,22 +83,27 @@ func (c *Cluster) questions(v *view, plan *v1alpha1.GangPlan, spec resourceapi.R
 	for _, q := range qs.nodes {
 		n := c.nodes[q.name]
 		q.node = n.object
-		q.state = structured.AllocatedState{
-			AllocatedDevices:         sets.New[structured.DeviceID](),
-			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-			AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
-		}
-		for _, pool := range n.pools {
-			for _, s := range pool.all {
-				q.slices = append(q.slices, s.withRules())
-			}
-			for _, d := range pool.devices {
-				d.use.addTo(&q.state, d.id)
-			}
-		}
+		q.look(n)
 		q.kind = kinds.of(n, q)
 	}
 	return qs
+}
+
+// look copies what the allocator looks at on a node.
+func (q *question) look(n *node) {
+	q.state = structured.AllocatedState{
+		AllocatedDevices:         sets.New[structured.DeviceID](),
+		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+	}
+	for _, pool := range n.pools {
+		for _, s := range pool.all {
+			q.slices = append(q.slices, s.withRules())
+		}
+		for _, d := range pool.devices {
+			d.use.addTo(&q.state, d.id)
+		}
+	}
 }
 
 // ask puts the questions to kube-scheduler's allocator, several at a time, and each kind once. It
@@ -130,7 +141,7 @@ func (qs *questions) ask(ctx context.Context) (string, error) {
 // askNode is called for several nodes at once and must only read what they share.
 func (qs *questions) askNode(ctx context.Context, q *question) error {
 	for m := range q.members {
-		allocator, err := structured.NewAllocator(ctx, allocatorFeatures, q.state, classLister{qs.class}, q.slices, qs.cel)
+		allocator, err := structured.NewAllocator(ctx, allocatorFeatures, q.state, qs.class, q.slices, qs.cel)
 		if err != nil {
 			return err
 		}
@@ -155,6 +166,9 @@ func (qs *questions) askNode(ctx context.Context, q *question) error {
 // addTo adds the allocations of a device to the allocator's state, as kube-scheduler does.
 func (u *use) addTo(state *structured.AllocatedState, id DeviceID) {
 	for _, held := range u.claims {
+		if slices.Contains(u.left, held) {
+			continue
+		}
 		for _, result := range held.object.Status.Allocation.Devices.Results {
 			if (DeviceID{result.Driver, result.Pool, result.Device}) != id || ptr.Deref(result.AdminAccess, false) {
 				continue
@@ -172,21 +186,18 @@ func (u *use) addTo(state *structured.AllocatedState, id DeviceID) {
 	}
 }
 
-// classLister lets the allocator read the class of the claim, and no other.
-type classLister struct{ class *resourceapi.DeviceClass }
+// classes are those that the allocator may read.
+type classes map[string]*resourceapi.DeviceClass
 
-var _ structured.DeviceClassLister = classLister{}
+var _ structured.DeviceClassLister = classes{}
 
-func (l classLister) List() ([]*resourceapi.DeviceClass, error) {
-	if l.class == nil {
-		return nil, nil
-	}
-	return []*resourceapi.DeviceClass{l.class}, nil
+func (c classes) List() ([]*resourceapi.DeviceClass, error) {
+	return slices.SortedFunc(maps.Values(c), func(a, b *resourceapi.DeviceClass) int { return cmp.Compare(a.Name, b.Name) }), nil
 }
 
-func (l classLister) Get(name string) (*resourceapi.DeviceClass, error) {
-	if l.class != nil && l.class.Name == name {
-		return l.class, nil
+func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
+	if class := c[name]; class != nil {
+		return class, nil
 	}
 	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
 }

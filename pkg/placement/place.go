@@ -179,7 +179,9 @@ func (a *attempt) score(choices []choice) score {
 	for _, ch := range choices {
 		at := ch.site.shape.options[ch.members].score
 		result.evictions += at.evictions
+		result.rank += at.rank
 		result.crossings += at.crossings
+		result.work += at.work
 		for i, n := range ch.counts {
 			d := ch.site.domains[ch.site.shape.atoms[i].domain].domain
 			if n > 0 && a.tallyOf(d).planned == 0 {

@@ -34,10 +34,16 @@ const lookAgain = 3
 // The cluster may change meanwhile: each gang is planned on what is there when its turn comes. A context
 // that ends makes the remaining decisions refusals. Refusals with ReasonInterrupted ask for another call.
 func (c *Cluster) Plan(ctx context.Context, gangs []Gang) []Decision {
+	return c.PlanWithRoom(ctx, gangs, nil)
+}
+
+// PlanWithRoom does the same, and asks the maker for room for gangs that have no place.
+func (c *Cluster) PlanWithRoom(ctx context.Context, gangs []Gang, maker RoomMaker) []Decision {
 	c.planning.Lock()
 	defer c.planning.Unlock()
 	p := planner{
 		Cluster: c,
+		maker:   maker,
 		cost:    planCost,
 		spent:   map[string]map[corev1.ResourceName]int64{},
 		refused: map[string][]refused{},
@@ -54,10 +60,13 @@ func (c *Cluster) Plan(ctx context.Context, gangs []Gang) []Decision {
 // planner is one call of Plan.
 type planner struct {
 	*Cluster
+	maker   RoomMaker
 	cost    uint64                                   // left for selectors
 	spent   map[string]map[corev1.ResourceName]int64 // quota by namespace
 	marked  []DeviceID
 	refused map[string][]refused // by what was asked for
+	// movedFor is the gang for which this call moves pods, if it does.
+	movedFor string
 	// patient is how many devices are kept for gangs that have waited for long.
 	patient int
 }
@@ -96,8 +105,8 @@ func (p *planner) decide(ctx context.Context, g Gang) Decision {
 		if v == nil {
 			continue
 		}
-		if plan, refusal := p.planOn(ctx, g, v); plan != nil || refusal != nil {
-			return Decision{Gang: g.Claim.UID, Plan: plan, Refusal: refusal}
+		if plan, refusal, room := p.planOn(ctx, g, v); plan != nil || refusal != nil {
+			return Decision{Gang: g.Claim.UID, Plan: plan, Refusal: refusal, Room: room}
 		}
 	}
 	return Decision{Gang: g.Claim.UID, Refusal: &Refusal{Reason: ReasonInterrupted, Message: "the devices change faster than the gang is planned. Planning goes on"}}
@@ -105,12 +114,12 @@ func (p *planner) decide(ctx context.Context, g Gang) Decision {
 
 // planOn plans the gang on the devices of a view. It returns nothing when they changed while the
 // allocator was asked. The lock is held but for that.
-func (p *planner) planOn(ctx context.Context, g Gang, v *view) (*v1alpha1.GangPlan, *Refusal) {
+func (p *planner) planOn(ctx context.Context, g Gang, v *view) (*v1alpha1.GangPlan, *Refusal, *v1alpha1.GangDefragmentation) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	r, refusal := p.newRequest(g, v)
 	if refusal != nil {
-		return nil, refusal
+		return nil, refusal, nil
 	}
 	key := types.NamespacedName{Namespace: g.Claim.Namespace, Name: g.Claim.Name}
 	own := p.gangs[key]
@@ -120,25 +129,31 @@ func (p *planner) planOn(ctx context.Context, g Gang, v *view) (*v1alpha1.GangPl
 	}
 	quota := quotaNeeds(r.class, int64(r.members), int64(r.members*r.perMember))
 	if message := p.quotaRefusal(r.claim.Namespace, quota, p.spent[r.claim.Namespace]); message != "" {
-		return nil, &Refusal{Reason: ReasonQuotaExceeded, Message: message}
+		return nil, &Refusal{Reason: ReasonQuotaExceeded, Message: message}, nil
 	}
 	common := own == nil && g.Only == nil && g.Placed == nil
 	if common {
 		if refusal := p.refusedBefore(r); refusal != nil {
-			return nil, refusal
+			return nil, refusal, nil
 		}
 	}
 	plan, refusal := p.search(ctx, r, quota)
 	if refusal == nil {
-		return plan, nil
+		return plan, nil, nil
 	}
-	if refusal == noPlace {
-		refusal = p.refusal(r)
-		if common {
-			p.remember(r, refusal)
-		}
+	if refusal != noPlace {
+		return nil, refusal, nil
 	}
-	return nil, refusal
+	refusal = p.refusal(r)
+	if !common {
+		return nil, refusal, nil
+	}
+	plan, room := p.askForRoom(ctx, g, r, refusal, quota)
+	if plan != nil {
+		return plan, nil, room
+	}
+	p.remember(r, refusal)
+	return nil, refusal, room
 }
 
 // noPlace stands for a refusal that is still to be explained.

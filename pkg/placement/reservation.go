@@ -16,6 +16,8 @@ type reservation struct {
 	gang    types.UID
 	devices []DeviceID
 	members map[string]int // by node
+	// moving says that pods are still being moved for the plan.
+	moving bool
 }
 
 // SetGang adds or replaces a GangClaim. From then on no other gang is planned on the devices of its
@@ -31,6 +33,12 @@ func (c *Cluster) SetGang(gang *v1alpha1.GangClaim) {
 		return
 	}
 	r := &reservation{gang: gang.UID, devices: PlannedDevices(gang.Status.Plan), members: map[string]int{}}
+	if len(gang.Status.Plan.Moves) > 0 && beforeRelease(gang.Status.Plan.Step) {
+		r.moving = true
+		for _, m := range gang.Status.Plan.Moves { // for the pods that come in place of those that are moved
+			r.devices = append(r.devices, DeviceID{Driver: v1alpha1.DriverName, Pool: m.To.Pool, Device: m.To.Device})
+		}
+	}
 	for _, p := range gang.Status.Plan.Placements {
 		r.members[p.Node] += int(p.Members)
 	}
@@ -39,6 +47,25 @@ func (c *Cluster) SetGang(gang *v1alpha1.GangClaim) {
 		u.reserved = append(u.reserved, gang.UID)
 	}
 	c.gangs[key] = r
+}
+
+// beforeRelease reports whether a plan may still be moving pods, or waiting for those that it has moved.
+func beforeRelease(step v1alpha1.GangStep) bool {
+	switch step {
+	case "", v1alpha1.StepFencing, v1alpha1.StepQuiescing, v1alpha1.StepEvicting, v1alpha1.StepReleasing:
+		return true
+	}
+	return false
+}
+
+// moving names a gang, other than this one, for which pods are being moved.
+func (c *Cluster) moving(except types.UID) string {
+	for key, r := range c.gangs {
+		if r.moving && r.gang != except {
+			return key.String()
+		}
+	}
+	return ""
 }
 
 // DeleteGang removes a GangClaim.

@@ -30,6 +30,7 @@ type shape struct {
 type atomShape struct {
 	group, domain, numa int
 	free, busy          int
+	prices              []Price // of the busy ones, the cheapest first; nil where each is one eviction
 }
 
 // domainShape is a domain as far as it is at the site.
@@ -100,7 +101,7 @@ func (s *shape) score(counts []int) score {
 		result.touch(planned, s.domains[d].free, s.domains[d].whole)
 	}
 	for i, a := range s.atoms {
-		result.evictions += max(counts[i]-a.free, 0)
+		result.evict(a.prices, max(counts[i]-a.free, 0))
 	}
 	result.crossings = s.crossings(counts)
 	return result

@@ -5,6 +5,7 @@ package placement
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
@@ -57,6 +58,8 @@ type attempt struct {
 	gang    v1alpha1.GangScope
 	// evict counts devices as useful that others have, and nodes that others fill.
 	evict bool
+	// room, where not nil, leaves of those the devices whose pods may be moved, at their price.
+	room *Room
 	// pastEarmarks lets the gang have what gangs before it wait for.
 	pastEarmarks bool
 	// anyNode looks at devices only, not at whether the pods fit their nodes.
@@ -113,7 +116,7 @@ func (a *attempt) gatherNode(n *node) {
 	}
 	room := a.request.members
 	if !a.anyNode {
-		room = min(room, n.room(a.request.needs, a.promised[n.name], a.evict))
+		room = min(room, a.roomOn(n))
 	}
 	if room == 0 {
 		return
@@ -127,6 +130,14 @@ func (a *attempt) gatherNode(n *node) {
 			a.addSite(site{node: n, room: room, only: d})
 		}
 	}
+}
+
+// roomOn is how many members the node has room for.
+func (a *attempt) roomOn(n *node) int {
+	if a.room == nil {
+		return n.room(a.request.needs, a.promised[n.name], a.evict)
+	}
+	return n.room(a.request.needs, a.room.promisedWithout(n), false)
 }
 
 // addSite adds a site of the node that was collected, if it has devices for a member.
@@ -171,7 +182,7 @@ func (a *attempt) availability(d *device, selected bool, left counters) availabi
 	switch {
 	case tainted && !fenced:
 		return useless
-	case fenced, d.use.planned, d.use.earmarked != nil && !a.pastEarmarks, d.use.taken(r.uid):
+	case fenced, d.use.planned, d.use.earmarked != nil && d.use.earmarked != r.claim && !a.pastEarmarks, d.use.taken(r.uid):
 		return busy
 	case left != nil && !left.take(d):
 		return busy
@@ -194,7 +205,7 @@ func (a *attempt) shapeOf(b *siteBuilder, room int) *shape {
 	sh := &shape{perMember: a.request.perMember, limit: limit}
 	for i := range b.atoms {
 		at := &b.atoms[i]
-		sh.atoms = append(sh.atoms, atomShape{at.group, at.domain, b.numaIndex(i), len(at.free), len(at.busy)})
+		sh.atoms = append(sh.atoms, atomShape{at.group, at.domain, b.numaIndex(i), len(at.free), len(at.busy), slices.Clone(at.prices)})
 	}
 	for i := range b.domains {
 		sh.domains = append(sh.domains, domainShape{b.domains[i].free, b.domains[i].whole()})
@@ -214,7 +225,7 @@ func (a *attempt) kindOf(options []option) int {
 			continue
 		}
 		key = append(key, 1)
-		for _, n := range []int{o.score.evictions, o.score.broken, o.score.leftover, o.score.domains, o.score.crossings} {
+		for _, n := range []int{o.score.evictions, o.score.rank, o.score.broken, o.score.leftover, o.score.domains, o.score.crossings, o.score.work} {
 			key = binary.AppendUvarint(key, uint64(n))
 		}
 	}

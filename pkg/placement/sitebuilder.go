@@ -36,6 +36,7 @@ type atom struct {
 	domain     int // in onNode, and for atoms of the site in domains
 	numa       int64
 	free, busy []*device
+	prices     []Price // of busy, where pods may be moved
 }
 
 // collect reads the devices of a node, and counts them for their domains if that has not happened.
@@ -86,12 +87,32 @@ func (b *siteBuilder) add(a *attempt, n *node, p *pool, d *device, state availab
 	if !ok {
 		return
 	}
-	atom := b.atom(b.group(g), at, d.numa)
-	if state == free {
-		atom.free = append(atom.free, d)
-	} else {
-		atom.busy = append(atom.busy, d)
+	var price Price
+	if state == busy && a.room != nil {
+		if price, ok = a.room.priceOf(a.request, d); !ok {
+			return
+		}
 	}
+	atom := b.atom(b.group(g), at, d.numa)
+	switch {
+	case state == free:
+		atom.free = append(atom.free, d)
+	case a.room == nil:
+		atom.busy = append(atom.busy, d)
+	default:
+		atom.addPriced(d, price)
+	}
+}
+
+// addPriced keeps the busy devices in the order of their price: of devices between which there is nothing
+// else to choose, the cheapest are taken.
+func (at *atom) addPriced(d *device, price Price) {
+	i := len(at.prices)
+	for i > 0 && price.compare(at.prices[i-1]) < 0 {
+		i--
+	}
+	at.busy = slices.Insert(at.busy, i, d)
+	at.prices = slices.Insert(at.prices, i, price)
 }
 
 func (t *tally) add(isFree, inUse bool) {
@@ -159,7 +180,7 @@ func (b *siteBuilder) atom(group, domain int, numa int64) *atom {
 	}
 	at := &b.all[len(b.all)-1]
 	at.group, at.domain, at.numa = group, domain, numa
-	at.free, at.busy = at.free[:0], at.busy[:0]
+	at.free, at.busy, at.prices = at.free[:0], at.busy[:0], at.prices[:0]
 	return at
 }
 
@@ -215,6 +236,11 @@ func (b *siteBuilder) appendKey(key []byte, limit int) []byte {
 		number(b.numaIndex(i))
 		number(len(at.free))
 		number(len(at.busy))
+		for _, p := range at.prices {
+			number(p.Pods)
+			number(p.Rank)
+			number(p.Work)
+		}
 	}
 	for i := range b.domains {
 		whole := 0

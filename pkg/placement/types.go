@@ -41,6 +41,9 @@ type Decision struct {
 	Plan *v1alpha1.GangPlan
 	// Refusal says why, when Plan is nil.
 	Refusal *Refusal
+	// Room says what would have to move, or why moving does not help, where a RoomMaker was asked. Moves that
+	// are to be made are in Plan.Moves as well.
+	Room *v1alpha1.GangDefragmentation
 }
 
 // Reason is a stable word for why a gang has no place: reasons of the condition Planned.

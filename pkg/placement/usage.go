@@ -4,6 +4,7 @@
 package placement
 
 import (
+	"slices"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -33,13 +34,29 @@ type use struct {
 	// one call of Plan, which clears them.
 	earmarked *v1alpha1.GangClaim
 	planned   bool
+	// left are claims that a what-if (Room) supposes to have given the device back. It is empty whenever the
+	// lock is free.
+	left []*claim
+}
+
+// held reports whether a claim has the device.
+func (u *use) held() bool {
+	if len(u.left) == 0 {
+		return len(u.claims) > 0
+	}
+	return slices.ContainsFunc(u.claims, func(c *claim) bool { return !slices.Contains(u.left, c) })
 }
 
 // taken reports whether the device is allocated, or planned for a gang other than this one.
 func (u *use) taken(gang types.UID) bool {
-	if len(u.claims) > 0 {
+	if u.held() {
 		return true
 	}
+	return u.reservedByOthers(gang)
+}
+
+// reservedByOthers reports whether the committed plan of a gang other than this one has the device.
+func (u *use) reservedByOthers(gang types.UID) bool {
 	for _, uid := range u.reserved {
 		if uid != gang {
 			return true

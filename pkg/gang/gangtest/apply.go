@@ -47,6 +47,7 @@ func (w *World) Observe(name string) gang.Observation {
 		}
 	}
 	w.observePlan(&o)
+	w.observeMoves(&o)
 	o.Rivals = w.rivals(mine)
 	if g, ok := gang.Plannable(o); ok {
 		d := w.Plan(w, g)
@@ -74,6 +75,29 @@ func (w *World) observePlan(o *gang.Observation) {
 	}
 }
 
+func (w *World) observeMoves(o *gang.Observation) {
+	plan := o.Claim.Status.Plan
+	if plan == nil || len(plan.Moves) == 0 {
+		return
+	}
+	switch plan.Step {
+	case v1alpha1.StepQuiescing:
+		o.MovesBlocked = w.Blocked
+	case v1alpha1.StepEvicting:
+		o.Moves = map[types.UID]gang.MovedPod{}
+		for _, m := range plan.Moves {
+			var moved gang.MovedPod
+			if p := w.Pods[m.Pod]; p != nil && p.UID == m.PodUID {
+				moved.Pod = p.DeepCopy()
+			}
+			if c := w.Claims[m.Claim]; c != nil && c.UID == m.ClaimUID {
+				moved.Claim = c.DeepCopy()
+			}
+			o.Moves[m.PodUID] = moved
+		}
+	}
+}
+
 // rivals are unbound pods of others whose claims are not allocated.
 func (w *World) rivals(members map[types.UID]bool) []placement.PodWithDevices {
 	var out []placement.PodWithDevices
@@ -97,8 +121,15 @@ func (w *World) Reconcile(name string) (gang.Decision, error) {
 	if w.Gangs[name] == nil {
 		return gang.Decision{}, nil
 	}
-	d := gang.Decide(w.Observe(name))
+	o := w.Observe(name)
+	d := gang.Decide(o)
 	err := w.Apply(name, d)
+	if refused, ok := errors.AsType[*refusal](err); ok {
+		// As the controller does: what the API server said is decided on at once.
+		o.Claim, o.Evictions = w.Gangs[name].DeepCopy(), &refused.EvictionReply
+		d = gang.Decide(o)
+		err = w.Apply(name, d)
+	}
 	if errors.Is(err, errConflict) {
 		err = nil
 	}
@@ -202,16 +233,22 @@ func (w *World) act(g *v1alpha1.GangClaim, a gang.Action) error {
 			}
 			return nil
 		})
+	case gang.EvictVictims:
+		return w.evictVictims(g, a)
 	case gang.EvictPods:
-		return each(w, g, a, a.Pods, func(r gang.Ref) error {
-			if p := w.Pods[r.Name]; p != nil && p.UID == r.UID {
-				w.DeletePod(r.Name)
-			}
-			return nil
-		})
+		return w.evictPods(g, a)
 	default:
 		return w.actOnRules(g, a)
 	}
+}
+
+func (w *World) evictPods(g *v1alpha1.GangClaim, a gang.EvictPods) error {
+	return each(w, g, a, a.Pods, func(r gang.Ref) error {
+		if p := w.Pods[r.Name]; p != nil && p.UID == r.UID {
+			w.DeletePod(r.Name)
+		}
+		return nil
+	})
 }
 
 func (w *World) markReady(r gang.ReadyClaim) error {
@@ -224,6 +261,42 @@ func (w *World) markReady(r gang.ReadyClaim) error {
 	w.Bump(c)
 	w.Claims[r.Name] = c
 	return nil
+}
+
+// refusal is an eviction that was refused.
+type refusal struct{ gang.EvictionReply }
+
+func (r *refusal) Error() string { return r.Message }
+
+func (w *World) evictVictims(g *v1alpha1.GangClaim, a gang.EvictVictims) error {
+	reply := gang.EvictionReply{}
+	refused := func(r gang.Ref, dryRun bool) error {
+		p := w.Pods[r.Name]
+		if p == nil || p.UID != r.UID || w.Refuse == nil {
+			return nil
+		}
+		if why := w.Refuse(p, dryRun); why != "" {
+			reply.Refused, reply.Message = r.UID, why
+			return &refusal{reply}
+		}
+		return nil
+	}
+	for _, r := range a.Pods {
+		if err := refused(r, true); err != nil {
+			return err
+		}
+	}
+	return each(w, g, a, a.Pods, func(r gang.Ref) error {
+		if err := refused(r, false); err != nil {
+			return err
+		}
+		if p := w.Pods[r.Name]; p != nil && p.UID == r.UID {
+			w.DeletePod(r.Name)
+			w.Evicted = append(w.Evicted, r.Name)
+			reply.Evicted = append(reply.Evicted, r.UID)
+		}
+		return nil
+	})
 }
 
 func (w *World) actOnRules(g *v1alpha1.GangClaim, a gang.Action) error {

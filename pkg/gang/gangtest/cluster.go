@@ -151,7 +151,9 @@ func (w *World) Allocate(claim string, devices []*Device) {
 func (w *World) RunKubelet() {
 	for _, p := range Sorted(w.Pods) {
 		if p.DeletionTimestamp != nil {
-			w.RemovePod(p.Name)
+			if len(p.Finalizers) == 0 && w.Now.Sub(p.DeletionTimestamp.Time) >= w.Grace {
+				w.RemovePod(p.Name)
+			}
 			continue
 		}
 		c := w.ClaimOf(p)

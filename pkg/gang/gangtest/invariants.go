@@ -6,6 +6,7 @@ package gangtest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,14 +60,34 @@ func Invariants(w *World, g *v1alpha1.GangClaim, a gang.Action) error {
 				return err
 			}
 		}
+	case gang.EvictVictims:
+		return w.movesPlanned(g, a)
 	case gang.EvictPods:
-		for _, r := range a.Pods {
-			if p := w.Pods[r.Name]; p != nil && metav1.GetControllerOf(p) == nil {
-				return fmt.Errorf("bare pod %s is evicted", r.Name)
-			}
+		return w.noneBare(a.Pods)
+	}
+	return nil
+}
+
+func (w *World) noneBare(pods []gang.Ref) error {
+	for _, r := range pods {
+		if p := w.Pods[r.Name]; p != nil && metav1.GetControllerOf(p) == nil {
+			return fmt.Errorf("bare pod %s is evicted", r.Name)
 		}
 	}
 	return nil
+}
+
+// movesPlanned says whether the pods that are evicted are those that the plan moves, with its devices fenced.
+func (w *World) movesPlanned(g *v1alpha1.GangClaim, a gang.EvictVictims) error {
+	if g.Status.Plan == nil || g.Status.Plan.Step != v1alpha1.StepEvicting {
+		return errors.New("pods are moved outside of step Evicting")
+	}
+	for _, r := range a.Pods {
+		if !slices.ContainsFunc(g.Status.Plan.Moves, func(m v1alpha1.GangMove) bool { return m.PodUID == r.UID }) {
+			return fmt.Errorf("pod %s is moved, which the plan does not say", r.Name)
+		}
+	}
+	return w.fenceUp(g)
 }
 
 func onlyOurs[T interface {

@@ -83,7 +83,7 @@ func (w *World) free(g placement.Gang) (free byDomain, total map[string]int) {
 }
 
 func early(s v1alpha1.GangStep) bool {
-	return s == v1alpha1.StepFencing || s == v1alpha1.StepQuiescing || s == v1alpha1.StepReleasing
+	return s == v1alpha1.StepFencing || s == v1alpha1.StepQuiescing || s == v1alpha1.StepEvicting || s == v1alpha1.StepReleasing
 }
 
 func (w *World) markWholePools(plan *v1alpha1.GangPlan) {

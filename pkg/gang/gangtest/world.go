@@ -66,6 +66,16 @@ type World struct {
 	// Check is called before each write of the controller with the action that it belongs to; nil for
 	// the write of a status. An error fails the write. Default: Invariants.
 	Check func(*World, *v1alpha1.GangClaim, gang.Action) error
+	// Refuse says why the API server does not evict a pod that is moved; "" for that it does. dryRun is the first
+	// asking. Default: nil, never.
+	Refuse func(pod *corev1.Pod, dryRun bool) string
+	// Blocked is what Observation.MovesBlocked says.
+	Blocked string
+	// Grace is how long pods take to end.
+	Grace time.Duration
+	// Evicted are the pods that were moved.
+	Evicted []string
+
 	// Events are all that were sent.
 	Events []gang.Event
 

@@ -1,0 +1,237 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package defrag
+
+import (
+	"fmt"
+	"math/bits"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
+)
+
+// Reasons why a pod is not moved: status.defragmentation.ruledOut[].reason.
+const (
+	// NotOnePod means that the claim is shared, reserved for no pod, or for one that is not known.
+	NotOnePod = "NotOnePod"
+	// Ending means that the pod is being deleted or has ended: its device comes free without us.
+	Ending = "Ending"
+	// GangMember means that the pod is of a gang, which would be torn apart.
+	GangMember = "GangMember"
+	// SeveralDevices means that the pod has more than one device, or other claims.
+	SeveralDevices = "SeveralDevices"
+	// NotReplaced means that no controller would replace the pod, or only on its own node.
+	NotReplaced = "NotReplaced"
+	// PriorityNotLower means that the pod's priority is not lower than the gang's and it has not opted in.
+	PriorityNotLower = "PriorityNotLower"
+	// HigherPriority means that the pod has opted in, and has a higher priority than the gang.
+	HigherPriority = "HigherPriority"
+	// NotForeseen means that something may bind the pod to its node that the planner does not look at.
+	NotForeseen = "NotForeseen"
+	// LongGracePeriod means that the pod may take too long to end.
+	LongGracePeriod = "LongGracePeriod"
+	// CoolingDown means that the pod came in place of one that was evicted a short while ago.
+	CoolingDown = "CoolingDown"
+	// RefusedBefore means that the API server refused to evict the pod a short while ago.
+	RefusedBefore = "RefusedBefore"
+	// DisruptionBudget means that a PodDisruptionBudget does not allow it.
+	DisruptionBudget = "DisruptionBudget"
+	// EvictionBudget means that too many pods of the namespace were evicted in the last hour.
+	EvictionBudget = "EvictionBudget"
+	// NoPlaceElsewhere means that no device and node elsewhere suit the pod.
+	NoPlaceElsewhere = "NoPlaceElsewhere"
+)
+
+// rule says why a pod must not be moved, or "" if it may for all that the rule knows. The pod is not nil but in
+// the first.
+type rule struct {
+	reason string
+	broken func(*inquiry, placement.Resident) string
+}
+
+// rules are asked in this order; the first that is broken is the reason.
+var rules = []rule{
+	{NotOnePod, notOnePod},
+	{Ending, ending},
+	{GangMember, gangMember},
+	{SeveralDevices, severalDevices},
+	{NotReplaced, notReplaced},
+	{HigherPriority, higherPriority},
+	{PriorityNotLower, priorityNotLower},
+	{NotForeseen, notForeseen},
+	{LongGracePeriod, longGracePeriod},
+	{CoolingDown, coolingDown},
+	{RefusedBefore, refusedBefore},
+	{DisruptionBudget, disruptionBudget},
+}
+
+func notOnePod(_ *inquiry, r placement.Resident) string {
+	if r.Pod != nil {
+		return ""
+	}
+	return fmt.Sprintf("is used by %d pods that are known", max(len(r.Claim.Status.ReservedFor)-1, 0))
+}
+
+func ending(_ *inquiry, r placement.Resident) string {
+	if r.Pod.DeletionTimestamp != nil || r.Claim.DeletionTimestamp != nil || r.Pod.Status.Phase == corev1.PodSucceeded || r.Pod.Status.Phase == corev1.PodFailed {
+		return "is ending by itself"
+	}
+	return ""
+}
+
+func gangMember(_ *inquiry, r placement.Resident) string {
+	switch {
+	case r.Claim.Labels[v1alpha1.GangLabel] != "":
+		return "is a member of a gang"
+	case r.Pod.Spec.SchedulingGroup != nil:
+		return "is scheduled as one of a group"
+	}
+	return ""
+}
+
+func severalDevices(_ *inquiry, r placement.Resident) string {
+	switch {
+	case len(r.Devices) != 1:
+		return fmt.Sprintf("has %d devices", len(r.Devices))
+	case len(r.Pod.Spec.ResourceClaims) > 1:
+		return fmt.Sprintf("has %d claims", len(r.Pod.Spec.ResourceClaims))
+	case len(r.Claim.Spec.Devices.Requests) != 1:
+		return fmt.Sprintf("has a claim with %d requests", len(r.Claim.Spec.Devices.Requests))
+	}
+	return ""
+}
+
+func notReplaced(_ *inquiry, r placement.Resident) string {
+	owner := metav1.GetControllerOfNoCopy(r.Pod)
+	switch {
+	case owner == nil:
+		return "is a bare pod: nobody would replace it"
+	case owner.Kind == "DaemonSet" || owner.Kind == "Node":
+		return fmt.Sprintf("belongs to its node (%s)", owner.Kind)
+	}
+	for _, ref := range r.Pod.Spec.ResourceClaims {
+		if ref.ResourceClaimName != nil {
+			return "names a ResourceClaim, which its replacement would find with the same device"
+		}
+	}
+	return ""
+}
+
+func higherPriority(q *inquiry, r placement.Resident) string {
+	if p := corev1helpers.PodPriority(r.Pod); p > q.gang.Priority {
+		return fmt.Sprintf("has priority %d, above the gang's %d", p, q.gang.Priority)
+	}
+	return ""
+}
+
+func priorityNotLower(q *inquiry, r placement.Resident) string {
+	if p := corev1helpers.PodPriority(r.Pod); p == q.gang.Priority && !movable(r.Pod) {
+		return fmt.Sprintf("has priority %d, the gang's, and no label %s=true", p, v1alpha1.MovableLabel)
+	}
+	return ""
+}
+
+// movable says whether the pod's owner lets it be moved.
+func movable(pod *corev1.Pod) bool { return pod.Labels[v1alpha1.MovableLabel] == "true" }
+
+// notForeseen trusts a pod that has opted in: its owner says that it can run elsewhere.
+func notForeseen(_ *inquiry, r placement.Resident) string {
+	spec := &r.Pod.Spec
+	if movable(r.Pod) {
+		return ""
+	}
+	for _, v := range spec.Volumes {
+		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
+			return "has a persistent volume, which may bind it to its node"
+		}
+	}
+	if a := spec.Affinity; a != nil {
+		if a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 ||
+			a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
+			return "has a required inter-pod affinity or anti-affinity"
+		}
+	}
+	for _, c := range spec.TopologySpreadConstraints {
+		if c.WhenUnsatisfiable == corev1.DoNotSchedule {
+			return "has a required topology spread"
+		}
+	}
+	for _, c := range spec.Containers {
+		for _, port := range c.Ports {
+			if port.HostPort != 0 {
+				return "has a host port"
+			}
+		}
+	}
+	return ""
+}
+
+func longGracePeriod(q *inquiry, r placement.Resident) string {
+	if grace := gracePeriod(r.Pod); grace > q.limits.GracePeriod {
+		return fmt.Sprintf("may take %s to end, more than %s", grace, q.limits.GracePeriod)
+	}
+	return ""
+}
+
+func gracePeriod(pod *corev1.Pod) time.Duration {
+	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		return time.Duration(*s) * time.Second
+	}
+	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+}
+
+// coolingDown knows pods by who makes them: a replacement has another name.
+func coolingDown(q *inquiry, r placement.Resident) string {
+	owner := metav1.GetControllerOfNoCopy(r.Pod)
+	for _, e := range q.recent {
+		// A creation time has whole seconds.
+		if e.OwnerUID == owner.UID && e.Outcome != v1alpha1.EvictionRefused && !r.Pod.CreationTimestamp.Time.Before(e.Time.Truncate(time.Second)) {
+			return fmt.Sprintf("was made after pod %s of the same %s was evicted, less than %s ago", e.Pod, owner.Kind, q.limits.Cooldown)
+		}
+	}
+	return ""
+}
+
+func refusedBefore(q *inquiry, r placement.Resident) string {
+	for _, e := range q.recent {
+		if e.Outcome == v1alpha1.EvictionRefused && e.Namespace == r.Pod.Namespace && e.Pod == r.Pod.Name {
+			return fmt.Sprintf("was not evicted, less than %s ago, as the API server refused", q.limits.Cooldown)
+		}
+	}
+	return ""
+}
+
+func disruptionBudget(q *inquiry, r placement.Resident) string {
+	list := q.budgets.of(r.Pod)
+	switch {
+	case len(list) > 1:
+		return fmt.Sprintf("is in %d PodDisruptionBudgets, which the Eviction API does not support", len(list))
+	case len(list) == 1 && list[0].allowed() < 1:
+		return fmt.Sprintf("is in PodDisruptionBudget %s, which allows no disruption now", list[0].object.Name)
+	}
+	return ""
+}
+
+// price is what it costs to move a pod that may be moved. Priorities and ages count by their order of magnitude.
+func (q *inquiry) price(r placement.Resident) placement.Price {
+	const zero = 32
+	rank := zero
+	switch p := corev1helpers.PodPriority(r.Pod); {
+	case p > 0:
+		rank += bits.Len32(uint32(p))
+	case p < 0:
+		rank -= bits.Len32(uint32(-int64(p))) // 2³¹ fits
+	}
+	since := r.Pod.CreationTimestamp.Time
+	if start := r.Pod.Status.StartTime; start != nil {
+		since = start.Time
+	}
+	minutes := max(q.now.Sub(since), 0) / time.Minute
+	return placement.Price{Pods: 1, Rank: rank, Work: bits.Len64(uint64(minutes))}
+}

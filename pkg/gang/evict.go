@@ -1,0 +1,208 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gang
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/defrag"
+)
+
+// maxEvictions is how many entries status.evictions has.
+const maxEvictions = 64
+
+// evict has the pods of the plan's moves evicted and waits until their claims have given the devices back. The
+// devices are fenced already, so that no replacement lands there. It stops at the first refusal: the fence is then
+// taken back, and the pods that were evicted count as evicted in vain.
+func (t *turn) evict() bool {
+	t.noteEvicted()
+	if reply := t.Evictions; reply != nil && reply.Refused != "" {
+		return t.refuse(reply)
+	}
+	if why := mayRelease.judge(t.view); !why.ok {
+		return t.giveUp(why)
+	}
+	t.keepFence()
+	t.clearStrays()
+	if !t.observedIn(v1alpha1.StepEvicting) {
+		t.be(StateEvicting, fmt.Sprintf("%d %s evicted to make room", len(t.plan.Moves), plural(len(t.plan.Moves), "pod is", "pods are")))
+		t.again(TouchRuleAfter) // the pods were not looked for yet
+		return false
+	}
+	waiting := t.unreleased()
+	if len(waiting) == 0 {
+		return t.enter(v1alpha1.StepReleasing)
+	}
+	left := EvictDeadline(t.plan) - t.inStep()
+	if left <= 0 {
+		return t.giveUp(because(ReasonEvictionTimeout, "%s not given %s back within %s", movedNames(waiting, "has", "have"),
+			plural(len(waiting), "its device", "their devices"), EvictDeadline(t.plan)))
+	}
+	t.again(left)
+	t.be(StateEvicting, fmt.Sprintf("%d of %d pods that are moved have given their devices back: waiting for %s",
+		len(t.plan.Moves)-len(waiting), len(t.plan.Moves), movedNames(waiting, "", "")))
+	var live []Ref
+	for _, m := range waiting {
+		if pod := t.Moves[m.PodUID].Pod; pod != nil && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			live = append(live, ref(pod))
+		}
+	}
+	if len(live) > 0 {
+		t.act(EvictVictims{live})
+	}
+	return false
+}
+
+// refuse gives up because the API server refused to evict a pod.
+func (t *turn) refuse(reply *EvictionReply) bool {
+	for _, m := range t.plan.Moves {
+		if m.PodUID == reply.Refused {
+			t.noteEviction(m, v1alpha1.EvictionRefused)
+			return t.giveUp(because(ReasonEvictionRefused, "pod %s/%s, which was to be moved, was not evicted: %s", m.Namespace, m.Pod, reply.Message))
+		}
+	}
+	return t.giveUp(because(ReasonEvictionRefused, "%s", reply.Message))
+}
+
+// noteEvicted writes into the status which pods of the plan's moves were evicted. One that went for another reason
+// counts too: that it was not us cannot be told.
+func (t *turn) noteEvicted() {
+	if !t.observedIn(v1alpha1.StepEvicting) {
+		return
+	}
+	plan := t.plan.DeepCopy()
+	for i := range plan.Moves {
+		m := &plan.Moves[i]
+		if m.EvictedAt != nil || !t.isEvicted(m.PodUID) {
+			continue
+		}
+		now := metav1.NewMicroTime(t.Now)
+		m.EvictedAt = &now
+		t.noteEviction(*m, v1alpha1.EvictionMade)
+	}
+	t.status.Plan, t.plan = plan, plan
+}
+
+func (t *turn) isEvicted(pod types.UID) bool {
+	if t.Evictions != nil && slices.Contains(t.Evictions.Evicted, pod) {
+		return true
+	}
+	p := t.Moves[pod].Pod
+	return p == nil || p.DeletionTimestamp != nil
+}
+
+func (t *turn) noteEviction(m v1alpha1.GangMove, outcome v1alpha1.EvictionOutcome) {
+	list := append(slices.Clone(t.status.Evictions), v1alpha1.GangEviction{
+		Time: metav1.NewMicroTime(t.Now), Namespace: m.Namespace, Pod: m.Pod, OwnerUID: m.OwnerUID, Outcome: outcome,
+	})
+	t.status.Evictions = list[max(0, len(list)-maxEvictions):]
+}
+
+// settleEvictions says of evictions whether they were of use: the gang was started, or its plan given up.
+func (t *turn) settleEvictions() {
+	outcome := v1alpha1.EvictionFailed
+	if p := t.status.Plan; p != nil && t.Claim.DeletionTimestamp == nil {
+		switch p.Step {
+		case v1alpha1.StepStarting, v1alpha1.StepHolding, v1alpha1.StepUnfencing:
+			outcome = v1alpha1.EvictionSucceeded
+		case v1alpha1.StepTakingBack:
+		default:
+			return
+		}
+	}
+	for i := range t.status.Evictions { // a copy, like all of the status
+		if t.status.Evictions[i].Outcome == v1alpha1.EvictionMade {
+			t.status.Evictions[i].Outcome = outcome
+		}
+	}
+}
+
+// unreleased are the moves whose claims still have a device.
+func (v *view) unreleased() []v1alpha1.GangMove {
+	held := map[types.UID]bool{}
+	for _, d := range PlannedDevices(v.plan) {
+		if h, ok := v.Holders[d]; ok {
+			held[h.UID] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(v.plan.Moves), func(m v1alpha1.GangMove) bool {
+		c := v.Moves[m.PodUID].Claim
+		return !held[m.ClaimUID] && (c == nil || c.Status.Allocation == nil)
+	})
+}
+
+// isMoved says whether a claim is that of a pod that is moved for the plan. A claim that was released is never
+// allocated again: its pod is gone.
+func (v *view) isMoved(claim types.UID) bool {
+	return slices.ContainsFunc(v.plan.Moves, func(m v1alpha1.GangMove) bool { return m.ClaimUID == claim })
+}
+
+// mayMove says whether moves are looked for.
+func (v *view) mayMove() bool {
+	d := v.Claim.Spec.Defragmentation
+	return d == v1alpha1.DefragmentationPlan || d == v1alpha1.DefragmentationEvict
+}
+
+// report is what the planner says about moves, at a size that fits a status.
+func report(room *v1alpha1.GangDefragmentation) *v1alpha1.GangDefragmentation {
+	if room == nil {
+		return nil
+	}
+	room = room.DeepCopy()
+	room.Message = clip(room.Message, maxMessage)
+	for i := range room.RuledOut {
+		room.RuledOut[i].Example = clip(room.RuledOut[i].Example, maxEventMessage)
+	}
+	return room
+}
+
+// setRoomCondition says whether moving pods makes room. There is nothing to say of a gang that needs none.
+func (t *turn) setRoomCondition() {
+	p := t.status.Plan
+	switch d := t.status.Defragmentation; {
+	case p != nil && len(p.Moves) > 0 && (p.Step == v1alpha1.StepFencing || p.Step == v1alpha1.StepQuiescing || p.Step == v1alpha1.StepEvicting):
+		t.set(v1alpha1.ConditionRoomCanBeMade, true, defrag.ReasonMoving, fmt.Sprintf("%s moved to make room for %s",
+			movedNames(p.Moves, "is being", "are being"), domains(p)))
+	case d != nil:
+		t.set(v1alpha1.ConditionRoomCanBeMade, defrag.Found(d.Reason), d.Reason, d.Message)
+	default:
+		meta.RemoveStatusCondition(&t.status.Conditions, v1alpha1.ConditionRoomCanBeMade)
+	}
+}
+
+// evictionEvents tell people who look at a pod why it was evicted.
+func (t *turn) evictionEvents() []Event {
+	if t.status.Plan == nil {
+		return nil
+	}
+	var out []Event
+	for _, m := range t.status.Plan.Moves {
+		pod := t.Moves[m.PodUID].Pod
+		if m.EvictedAt == nil || !m.EvictedAt.Time.Equal(t.Now) || pod == nil {
+			continue
+		}
+		out = append(out, Event{Pod: pod, Type: corev1.EventTypeNormal, Reason: ReasonEvictedForGang, Message: clip(fmt.Sprintf(
+			"evicted to make room for GangClaim %s/%s: %s. There was a place for a replacement on node %s", t.Claim.Namespace, t.Claim.Name, m.Why, m.To.Node), maxEventMessage)})
+	}
+	return out
+}
+
+func movedNames(moves []v1alpha1.GangMove, one, many string) string {
+	var list []string
+	for _, m := range moves {
+		list = append(list, m.Namespace+"/"+m.Pod)
+	}
+	text := plural(len(moves), "pod ", "pods ") + few(list, ", ")
+	if verb := plural(len(moves), one, many); verb != "" {
+		text += " " + verb
+	}
+	return text
+}

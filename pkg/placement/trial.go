@@ -1,0 +1,546 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+// Obstacle is why a trial failed.
+type Obstacle struct {
+	// Victim is the resident that has no place elsewhere; nil when the gang itself has none, for example
+	// because kube-scheduler's allocator disagrees. Another call of Cheapest avoids the latter by itself.
+	Victim *Resident
+	// Why is for people.
+	Why string
+	// Interrupted says that nothing was found out: the context ended or the cluster changed meanwhile.
+	Interrupted bool
+}
+
+// Try finds out whether the gang fits once the victims of a trial have left, and where each of them would find
+// a place with the gang in its own: both by kube-scheduler's allocator. When it does, the trial is complete, and
+// the plan is returned, without moves.
+func (r *Room) Try(ctx context.Context, t *Trial) (*v1alpha1.GangPlan, *Obstacle) {
+	p := r.planner
+	for _, v := range t.Victims {
+		if obstacle := r.evaluate(ctx, v); obstacle != nil {
+			return nil, obstacle
+		}
+	}
+	plan, asked, obstacle := r.suppose(t)
+	if obstacle != nil {
+		return nil, obstacle
+	}
+	if name, err := asked.gang.ask(ctx); err != nil {
+		p.mutex.Lock()
+		defer p.mutex.Unlock()
+		if n := p.nodes[name]; n != nil {
+			r.avoid[n] = true
+		}
+		return nil, &Obstacle{Why: err.Error(), Interrupted: ctx.Err() != nil}
+	}
+	for _, at := range asked.victims {
+		if obstacle := at.ask(ctx, t); obstacle != nil {
+			return nil, obstacle
+		}
+	}
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if !r.holds(t) {
+		return nil, &Obstacle{Why: "the devices changed while moves were looked for", Interrupted: true}
+	}
+	r.kept = t
+	return plan, nil
+}
+
+// Drop forgets what the last successful Try found: neither the place nor the destinations are kept for the gang.
+func (r *Room) Drop() { r.kept = nil }
+
+// alternative is one way in which a claim can be given a device.
+type alternative struct {
+	view        *view
+	tolerations []resourceapi.DeviceToleration
+}
+
+// requestsOf lists the requests of a claim of one device: one, or those of a prioritized list. It returns nil for
+// a claim that asks for anything else.
+func requestsOf(claim *resourceapi.ResourceClaim) []resourceapi.DeviceSubRequest {
+	if len(claim.Spec.Devices.Requests) != 1 {
+		return nil
+	}
+	request := claim.Spec.Devices.Requests[0]
+	list := request.FirstAvailable
+	if exactly := request.Exactly; exactly != nil {
+		list = []resourceapi.DeviceSubRequest{{
+			DeviceClassName: exactly.DeviceClassName, Selectors: exactly.Selectors, AllocationMode: exactly.AllocationMode,
+			Count: exactly.Count, Tolerations: exactly.Tolerations, Capacity: exactly.Capacity,
+		}}
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(s resourceapi.DeviceSubRequest) bool {
+		return s.AllocationMode == resourceapi.DeviceAllocationModeAll || s.Count > 1
+	})
+}
+
+// evaluate evaluates the selectors of a victim's claim.
+func (r *Room) evaluate(ctx context.Context, v Resident) *Obstacle {
+	p := r.planner
+	for _, request := range requestsOf(v.Claim) {
+		p.mutex.Lock()
+		class := p.classes[request.DeviceClassName]
+		if class == nil {
+			p.mutex.Unlock()
+			continue
+		}
+		selected := p.view(class, request.Selectors)
+		missing := p.missing(selected)
+		p.mutex.Unlock()
+		for _, each := range []*view{selected.ofClass(), selected} {
+			if err := p.compile(each); err != nil {
+				return &Obstacle{Victim: &v, Why: err.Error()}
+			}
+		}
+		p.evaluate(ctx, selected, missing, &p.cost)
+	}
+	if ctx.Err() != nil {
+		return &Obstacle{Why: "planning was interrupted", Interrupted: true}
+	}
+	return nil
+}
+
+// supposition is what the allocator is asked about a trial: copies.
+type supposition struct {
+	gang    *questions
+	victims []*destination
+}
+
+// suppose changes the cluster as the trial says, copies what the allocator looks at, and changes it back.
+func (r *Room) suppose(t *Trial) (*v1alpha1.GangPlan, *supposition, *Obstacle) {
+	p := r.planner
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if !p.stillThere(t) {
+		return nil, nil, &Obstacle{Why: "pods changed while moves were looked for", Interrupted: true}
+	}
+	change := change{Cluster: p.Cluster}
+	defer change.undo()
+	for _, v := range t.Victims {
+		change.leave(v)
+	}
+	plan := t.attempt.plan(t.found)
+	spec := ClaimSpec(r.request.claim, plan)
+	if err := checkSelector(plan, spec); err != nil {
+		return nil, nil, &Obstacle{Why: fmt.Sprintf("the gang is too large for one selector of its devices, which %v", err)}
+	}
+	if n := r.tooFull(t); n != nil {
+		r.avoid[n] = true
+		return nil, nil, &Obstacle{Why: fmt.Sprintf("the pods would not fit node %s even then: %s", n.name, n.shortage(r.request.needs, p.promised[n.name], r.request.members))}
+	}
+	asked := &supposition{gang: p.questions(r.request.view, plan, spec)}
+	for d := range t.found.devices {
+		change.plan(d)
+	}
+	for _, ch := range t.found.choices {
+		change.take(ch.site.node, amountsFor(r.request.needs, ch.members))
+	}
+	var obstacle *Obstacle
+	if t.Moves, obstacle = r.relocate(&change, t.Victims); obstacle != nil {
+		return nil, nil, obstacle
+	}
+	for _, m := range t.Moves {
+		at := slices.IndexFunc(asked.victims, func(d *destination) bool { return d.name == m.Node })
+		if at < 0 {
+			asked.victims = append(asked.victims, p.destination(m.Node, t.Moves))
+			at = len(asked.victims) - 1
+		}
+		asked.victims[at].claims = append(asked.victims[at].claims, m.held)
+	}
+	return plan, asked, nil
+}
+
+// tooFull is a node of the trial on which the members do not fit. Cheapest supposed that all pods that may be
+// moved leave it.
+func (r *Room) tooFull(t *Trial) *node {
+	members := map[*node]int{}
+	for _, ch := range t.found.choices {
+		members[ch.site.node] += ch.members
+	}
+	for _, ch := range t.found.choices {
+		n := ch.site.node
+		if n.room(r.request.needs, r.planner.promised[n.name], false) < members[n] {
+			return n
+		}
+	}
+	return nil
+}
+
+func amountsFor(n needs, pods int) amounts {
+	a := amounts{}
+	for _, need := range n.requests {
+		a[need.name] = need.value * int64(pods)
+	}
+	return a
+}
+
+// stillThere reports whether the victims are as they were when they were priced.
+func (c *Cluster) stillThere(t *Trial) bool {
+	return !slices.ContainsFunc(t.Victims, func(v Resident) bool {
+		return c.claims[types.NamespacedName{Namespace: v.Claim.Namespace, Name: v.Claim.Name}] != v.held ||
+			c.pods[types.NamespacedName{Namespace: v.Pod.Namespace, Name: v.Pod.Name}] != v.pod
+	})
+}
+
+// holds reports whether the place and the destinations are still there.
+func (r *Room) holds(t *Trial) bool {
+	p := r.planner
+	if !p.stillThere(t) {
+		return false
+	}
+	change := change{Cluster: p.Cluster}
+	defer change.undo()
+	for _, v := range t.Victims {
+		change.leave(v)
+	}
+	for _, m := range t.Moves {
+		d := p.devices[m.To]
+		if d == nil || d.use.held() || len(d.use.reserved) > 0 {
+			return false
+		}
+	}
+	return p.holds(r.request, t.found)
+}
+
+// change is a supposed change of the cluster, and how to take it back.
+type change struct {
+	*Cluster
+	back []func()
+}
+
+func (c *change) undo() {
+	for _, f := range slices.Backward(c.back) {
+		f()
+	}
+}
+
+// leave supposes that a resident gives its devices back and leaves its node.
+func (c *change) leave(v Resident) {
+	for _, id := range v.held.devices {
+		u := c.uses[id]
+		before := u.left
+		u.left = append(slices.Clip(before), v.held)
+		c.back = append(c.back, func() { u.left = before })
+	}
+	if n := c.nodes[v.pod.node]; n != nil {
+		less := amounts{}
+		for name, value := range v.pod.requests {
+			less[name] = -value
+		}
+		c.take(n, less)
+	}
+}
+
+// take supposes that pods come to a node.
+func (c *change) take(n *node, more amounts) {
+	before, known := c.promised[n.name]
+	after := maps.Clone(before)
+	if after == nil {
+		after = amounts{}
+	}
+	for name, value := range more {
+		after[name] += value
+	}
+	c.promised[n.name] = after
+	c.back = append(c.back, func() {
+		if c.promised[n.name] = before; !known {
+			delete(c.promised, n.name)
+		}
+	})
+}
+
+// plan supposes that a device is taken.
+func (c *change) plan(d *device) {
+	if d.use.planned {
+		return
+	}
+	d.use.planned = true
+	c.back = append(c.back, func() { d.use.planned = false })
+}
+
+// relocate finds a free device for each victim, those with the fewest to choose from first. The suggestion is
+// the tightest fit that breaks no domain; the scheduler chooses by itself.
+func (r *Room) relocate(c *change, victims []Resident) ([]Destination, *Obstacle) {
+	find := finder{Room: r, left: map[*pool]counters{}, known: map[string][]*spot{}}
+	type search struct {
+		victim Resident
+		needs  needs
+		spots  []*spot
+	}
+	var searches []search
+	for _, v := range victims {
+		needs := r.planner.needsOf([]*corev1.Pod{v.Pod})
+		searches = append(searches, search{v, needs, find.spots(v, needs)})
+	}
+	slices.SortStableFunc(searches, func(a, b search) int { return cmp.Compare(len(a.spots), len(b.spots)) })
+	var moves []Destination
+	for _, s := range searches {
+		at := slices.IndexFunc(s.spots, func(s2 *spot) bool {
+			d := s2.device
+			return !d.use.planned && s2.node.room(s.needs, c.promised[s2.node.name], false) > 0 && find.counters(s2.pool, d).take(d)
+		})
+		if at < 0 {
+			return nil, &Obstacle{Victim: &s.victim, Why: "no device and node that suit it are free elsewhere"}
+		}
+		chosen := s.spots[at]
+		c.plan(chosen.device)
+		c.take(chosen.node, s.victim.pod.requests)
+		moves = append(moves, Destination{Resident: s.victim, Node: chosen.node.name, To: chosen.device.id, Domain: chosen.domain(), FromDomain: r.planner.domainOf(s.victim)})
+	}
+	slices.SortFunc(moves, func(a, b Destination) int {
+		return cmp.Or(cmp.Compare(a.Claim.Namespace, b.Claim.Namespace), cmp.Compare(a.Claim.Name, b.Claim.Name))
+	})
+	return moves, nil
+}
+
+// domainOf is the domain of a victim's device.
+func (c *Cluster) domainOf(v Resident) string {
+	_, domain := c.whereabouts(v.Devices[0])
+	return domain
+}
+
+// Elsewhere says which of the victims of a gang's committed plan has no free device on a node that suits it any
+// more, or nil. What the gang keeps for them counts as free. Victims must be as Resident returns them.
+func (c *Cluster) Elsewhere(gang *v1alpha1.GangClaim, victims []Resident) *Obstacle {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	room := &Room{planner: &planner{Cluster: c}, request: &request{claim: gang, uid: gang.UID}}
+	change := change{Cluster: c}
+	defer change.undo()
+	for _, v := range victims {
+		change.leave(v)
+	}
+	for _, id := range PlannedDevices(gang.Status.Plan) {
+		if d := c.devices[id]; d != nil {
+			change.plan(d)
+		}
+	}
+	_, obstacle := room.relocate(&change, victims)
+	return obstacle
+}
+
+// spot is a free device.
+type spot struct {
+	node   *node
+	pool   *pool
+	device *device
+	// kept says that a gang waits for it, breaks that it is in a whole domain of several, free how many devices
+	// of its domain on the node are.
+	kept, breaks bool
+	free         int
+}
+
+func (s *spot) domain() string {
+	if s.device.domain == nil {
+		return ""
+	}
+	return s.device.domain.name
+}
+
+func (s *spot) compare(o *spot) int {
+	return cmp.Or(
+		compareBool(s.kept, o.kept),
+		compareBool(s.breaks, o.breaks),
+		cmp.Compare(s.free, o.free),
+		cmp.Compare(s.node.name, o.node.name),
+		cmp.Compare(s.pool.key.name, o.pool.key.name),
+		cmp.Compare(s.device.order, o.device.order),
+	)
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	default:
+		return 1
+	}
+}
+
+// finder finds free devices for victims. Those of pods and claims that do not differ are the same.
+type finder struct {
+	*Room
+
+	left  map[*pool]counters
+	known map[string][]*spot
+	needs []needs
+}
+
+// counters are what is left in the pool of a device that consumes any; nil, of which all can be taken, else.
+func (f *finder) counters(p *pool, d *device) counters {
+	if len(d.api.ConsumesCounters) == 0 {
+		return nil
+	}
+	if f.left[p] == nil {
+		f.left[p] = p.countersLeft()
+	}
+	return f.left[p]
+}
+
+func (f *finder) spots(v Resident, needs needs) []*spot {
+	var alternatives []alternative
+	key := f.needsKey(needs)
+	for _, request := range requestsOf(v.Claim) {
+		key += fmt.Sprintf(" %s %q %v", request.DeviceClassName, textOf(request.Selectors), request.Tolerations)
+		if class := f.planner.classes[request.DeviceClassName]; class != nil {
+			alternatives = append(alternatives, alternative{f.planner.view(class, request.Selectors), request.Tolerations})
+		}
+	}
+	if known, ok := f.known[key]; ok {
+		return known
+	}
+	var list []*spot
+	for _, n := range f.planner.sortedNodes {
+		if len(n.pools) > 0 && n.suits(needs) == "" && n.room(needs, f.planner.promised[n.name], false) > 0 {
+			list = append(list, f.onNode(n, alternatives)...)
+		}
+	}
+	slices.SortFunc(list, (*spot).compare)
+	f.known[key] = list
+	return list
+}
+
+// needsKey numbers what pods need of nodes.
+func (f *finder) needsKey(n needs) string {
+	at := slices.IndexFunc(f.needs, n.same)
+	if at < 0 {
+		f.needs = append(f.needs, n)
+		at = len(f.needs) - 1
+	}
+	return fmt.Sprint(at)
+}
+
+// onNode lists the free devices of a node that suit one of the alternatives.
+func (f *finder) onNode(n *node, alternatives []alternative) []*spot {
+	var list []*spot
+	free, inUse := map[*domain]int{}, map[*domain]int{}
+	for _, p := range n.pools {
+		if !p.complete {
+			continue
+		}
+		for _, s := range p.current {
+			for i, d := range s.devices {
+				if !f.isFree(p, d) {
+					inUse[d.domain]++
+					continue
+				}
+				free[d.domain]++
+				if slices.ContainsFunc(alternatives, func(a alternative) bool { return a.suits(s, i, d) }) {
+					list = append(list, &spot{node: n, pool: p, device: d, kept: d.use.earmarked != nil && d.use.earmarked != f.request.claim})
+				}
+			}
+		}
+	}
+	for _, s := range list {
+		s.free = free[s.device.domain]
+		s.breaks = s.device.domain != nil && inUse[s.device.domain] == 0 && s.free > 1
+	}
+	return list
+}
+
+func (a alternative) suits(s *slice, i int, d *device) bool {
+	m := a.view.matches[s]
+	if m == nil || !m.all[i] {
+		return false
+	}
+	tainted, _ := d.tainted(a.tolerations)
+	return !tainted
+}
+
+// isFree reports whether any pod could be given the device.
+func (f *finder) isFree(p *pool, d *device) bool {
+	if d.use.held() || d.use.planned || d.use.reservedByOthers(f.request.uid) || d.unplannable {
+		return false
+	}
+	left := f.counters(p, d)
+	return left == nil || left.suffice(d)
+}
+
+// destination is a node to which victims would go, as the allocator is to see it.
+type destination struct {
+	question
+	claims  []*claim
+	cel     *cel.Cache
+	classes classes
+	domains map[DeviceID]string
+}
+
+var errNoDevice = errors.New("none is free")
+
+// destination copies what the allocator looks at on a node: with the devices of the gang and of everyone who has
+// or is planned to have one, but not the destinations of the victims.
+func (c *Cluster) destination(name string, moves []Destination) *destination {
+	n := c.nodes[name]
+	at := &destination{question: question{name: name, node: n.object}, cel: c.cel, classes: maps.Clone(c.classes), domains: map[DeviceID]string{}}
+	at.look(n)
+	for _, p := range n.pools {
+		for _, d := range p.devices {
+			if d.domain != nil {
+				at.domains[d.id] = d.domain.name
+			}
+			goal := slices.ContainsFunc(moves, func(m Destination) bool { return m.To == d.id })
+			if !goal && (d.use.planned || len(d.use.reserved) > 0) {
+				at.state.AllocatedDevices.Insert(structured.MakeDeviceID(d.id.Driver, d.id.Pool, d.id.Device))
+			}
+		}
+	}
+	return at
+}
+
+// ask has the victims' claims allocated on the node, one after the other, and notes which devices they get.
+func (at *destination) ask(ctx context.Context, t *Trial) *Obstacle {
+	ctx, cancel := context.WithTimeout(ctx, oracleTime)
+	defer cancel()
+	for _, held := range at.claims {
+		i := slices.IndexFunc(t.Moves, func(m Destination) bool { return m.held == held })
+		got, err := at.allocate(ctx, held.object)
+		if err != nil {
+			return &Obstacle{Victim: &t.Moves[i].Resident, Interrupted: ctx.Err() != nil, Why: fmt.Sprintf(
+				"kube-scheduler's allocator finds no device for it on node %s: %v", at.name, err)}
+		}
+		t.Moves[i].To, t.Moves[i].Domain = got, at.domains[got]
+	}
+	return nil
+}
+
+func (at *destination) allocate(ctx context.Context, object *resourceapi.ResourceClaim) (DeviceID, error) {
+	claim := object.DeepCopy()
+	claim.Status = resourceapi.ResourceClaimStatus{}
+	allocator, err := structured.NewAllocator(ctx, allocatorFeatures, at.state, at.classes, at.slices, at.cel)
+	if err != nil {
+		return DeviceID{}, err
+	}
+	results, err := allocator.Allocate(ctx, at.node, []*resourceapi.ResourceClaim{claim})
+	if err != nil {
+		return DeviceID{}, err
+	}
+	if len(results) != 1 || len(results[0].Devices.Results) != 1 {
+		return DeviceID{}, errNoDevice
+	}
+	got := results[0].Devices.Results[0]
+	at.state.AllocatedDevices.Insert(structured.MakeDeviceID(got.Driver, got.Pool, got.Device))
+	return DeviceID{got.Driver, got.Pool, got.Device}, nil
+}
