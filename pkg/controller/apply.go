@@ -92,6 +92,8 @@ func (a *applier) apply(ctx context.Context, action gang.Action) error {
 		})
 	case gang.EvictPods:
 		return a.evict(ctx, action)
+	case gang.EvictVictims:
+		return a.evictVictims(ctx, action)
 	case gang.MarkReady:
 		if err := a.tryMarkReady(ctx, action); err != nil {
 			return err
@@ -189,22 +191,24 @@ func name(object any) string {
 
 // evict asks whether all pods could be evicted before it evicts the first.
 func (a *applier) evict(ctx context.Context, action gang.EvictPods) error {
-	evict := func(ctx context.Context, ref gang.Ref, dryRun ...string) error {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}}
-		return a.gone(ctx, pod, ref, a.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
-			ObjectMeta: pod.ObjectMeta,
-			DeleteOptions: &metav1.DeleteOptions{
-				Preconditions: metav1.NewUIDPreconditions(string(ref.UID)),
-				DryRun:        dryRun,
-			},
-		}))
-	}
 	for _, ref := range action.Pods {
-		if err := evict(ctx, ref, metav1.DryRunAll); err != nil {
+		if err := a.evictPod(ctx, ref, metav1.DryRunAll); err != nil {
 			return fmt.Errorf("try to evict pod %s: %w", name(ref), err)
 		}
 	}
-	return each(ctx, a, action, action.Pods, func(ctx context.Context, ref gang.Ref) error { return evict(ctx, ref) })
+	return each(ctx, a, action, action.Pods, func(ctx context.Context, ref gang.Ref) error { return a.evictPod(ctx, ref) })
+}
+
+// evictPod takes a pod that is gone for done.
+func (a *applier) evictPod(ctx context.Context, ref gang.Ref, dryRun ...string) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}}
+	return a.gone(ctx, pod, ref, a.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
+		ObjectMeta: pod.ObjectMeta,
+		DeleteOptions: &metav1.DeleteOptions{
+			Preconditions: metav1.NewUIDPreconditions(string(ref.UID)),
+			DryRun:        dryRun,
+		},
+	}))
 }
 
 // setFinalizer leaves the finalizers of others as they were observed: the resourceVersion sees to it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,6 +49,7 @@ func cached() []client.Object {
 		&corev1.Node{},
 		&corev1.ResourceQuota{},
 		&schedulingv1.PriorityClass{},
+		&policyv1.PodDisruptionBudget{},
 		&resourceapi.ResourceClaim{},
 		&resourceapi.ResourceClaimTemplate{},
 		&resourceapi.ResourceSlice{},
@@ -70,7 +72,7 @@ func strip(object any) (any, error) {
 		o.Status.NodeInfo, o.Status.Addresses, o.Status.Capacity = corev1.NodeSystemInfo{}, nil, nil
 	case *resourceapi.ResourceClaim:
 		o.Status.Devices = nil
-	case *corev1.ResourceQuota, *resourceapi.ResourceSlice, *resourceapi.DeviceClass, *schedulingv1.PriorityClass:
+	case *corev1.ResourceQuota, *policyv1.PodDisruptionBudget, *resourceapi.ResourceSlice, *resourceapi.DeviceClass, *schedulingv1.PriorityClass:
 		o.(metav1.Object).SetAnnotations(nil)
 	}
 	return object, nil

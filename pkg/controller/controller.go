@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/defrag"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
@@ -55,6 +56,8 @@ type Config struct {
 	Lease *Lease
 	// Workers is how many gangs are moved on at the same time; at least 1.
 	Workers int
+	// Defrag bounds what is moved to make room for gangs.
+	Defrag defrag.Limits
 	// SweepInterval is the time between two searches for objects of gangs that are gone.
 	SweepInterval time.Duration
 	// Listener, where not nil, serves /metrics, /healthz and /readyz. Run closes it.
@@ -143,14 +146,17 @@ func add(ctx context.Context, m manager.Manager, config Config) error {
 		}
 	}
 	state := placement.NewCluster()
-	planner := newPlanner(state, config.Clock, look, metrics.observePlan)
+	maker := defrag.NewMaker(config.Defrag, config.Clock)
+	rooms := &rooms{Cluster: state, maker: maker, clock: config.Clock, observe: metrics.observeSearch}
+	planner := newPlanner(rooms, config.Clock, look, metrics.observePlan)
+	rooms.lookAgain = planner.Changed
 	watched := newWatched(config.Clock, look)
 	applier := &applier{client: m.GetClient(), live: m.GetAPIReader(), clock: config.Clock, wrote: wrote}
 	events := newEventSender(m.GetEventRecorder(Name), config.Clock)
 	r := &reconciler{
 		client:   m.GetClient(),
 		live:     m.GetAPIReader(),
-		observer: &observer{cached: m.GetClient(), live: m.GetAPIReader(), cluster: state, clock: config.Clock},
+		observer: &observer{cached: m.GetClient(), live: m.GetAPIReader(), cluster: state, maker: maker, clock: config.Clock},
 		planner:  planner,
 		applier:  applier,
 		events:   events,
@@ -164,7 +170,7 @@ func add(ctx context.Context, m manager.Manager, config Config) error {
 	}
 	idle := &idleMeter{reader: m.GetClient(), watched: watched, clock: config.Clock, add: metrics.idleSeconds.Add}
 	feed := &feed{
-		cluster: state, planner: planner, deleted: sweeper.deleted,
+		cluster: state, maker: maker, planner: planner, deleted: sweeper.deleted,
 		supply: watched.supplyChanged, usage: watched.usageChanged,
 	}
 	if err := feed.start(ctx, m.GetCache()); err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -16,12 +17,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/defrag"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
 // feed lets the planner's cluster follow the cache.
 type feed struct {
 	cluster *placement.Cluster
+	maker   *defrag.Maker
 	planner *planner
 	// supply is called when devices or nodes have changed under gangs that have a plan, usage when
 	// pods or claims have.
@@ -114,7 +117,20 @@ func (f *feed) start(ctx context.Context, informers cache.Informers) error {
 			f.cluster.DeleteQuota(keyOf(quota))
 			f.planner.Changed()
 		}),
-		follow(add, func(_, gang *v1alpha1.GangClaim) { f.planner.Observe(gang) }, func(gang *v1alpha1.GangClaim) {
+		follow(add, func(old, budget *policyv1.PodDisruptionBudget) {
+			f.maker.SetBudget(budget)
+			if old == nil || old.Status.DisruptionsAllowed != budget.Status.DisruptionsAllowed {
+				f.planner.Taken() // no gang that needs no moves waits for it
+			}
+		}, func(budget *policyv1.PodDisruptionBudget) {
+			f.maker.DeleteBudget(keyOf(budget))
+			f.planner.Taken()
+		}),
+		follow(add, func(_, gang *v1alpha1.GangClaim) {
+			f.maker.SetGang(gang)
+			f.planner.Observe(gang)
+		}, func(gang *v1alpha1.GangClaim) {
+			f.maker.SetGang(gang)
 			f.planner.Gone(gang)
 			f.deleted()
 		}),

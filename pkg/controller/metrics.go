@@ -30,6 +30,10 @@ type metrics struct {
 	takenBack    *prometheus.CounterVec
 	idleSeconds  prometheus.Counter
 	offenders    prometheus.Gauge
+
+	evictions *prometheus.CounterVec
+	unblocked prometheus.Counter
+	search    prometheus.Histogram
 }
 
 func newMetrics(registry prometheus.Registerer, version string) *metrics {
@@ -70,6 +74,7 @@ func newMetrics(registry prometheus.Registerer, version string) *metrics {
 	build.WithLabelValues(version).Set(1)
 	registry.MustRegister(m.planDuration, m.planGangs, m.actions, m.conflicts, m.errors, m.swept, m.stepSeconds,
 		m.starts, m.takenBack, m.idleSeconds, m.offenders, build)
+	m.addDefrag(registry)
 	return m
 }
 
@@ -86,6 +91,7 @@ func (m *metrics) observePlan(took time.Duration, gangs int) {
 
 // observeStatus measures what a written status says that the one before did not.
 func (m *metrics) observeStatus(before, after *v1alpha1.GangClaim) {
+	m.observeEvictions(before, after)
 	was, is := before.Status.Plan, after.Status.Plan
 	if was == nil || is != nil && was.Hash == is.Hash && was.Step == is.Step {
 		return

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/defrag"
 	"github.com/switchyard-dev/switchyard/pkg/gang"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
@@ -31,6 +32,7 @@ type observer struct {
 	cached  client.Reader
 	live    client.Reader
 	cluster *placement.Cluster
+	maker   *defrag.Maker
 	clock   clock.PassiveClock
 }
 
@@ -172,17 +174,30 @@ func (o *observer) plan(ctx context.Context, observation *gang.Observation, plan
 	if observation.Devices, err = o.problems(ctx, observation, plan); err != nil {
 		return err
 	}
+	if plan.Step == v1alpha1.StepEvicting {
+		if err := o.moves(ctx, observation, plan); err != nil {
+			return err
+		}
+	}
 	if !mayRelease(*observation, plan) {
 		return nil
 	}
 	// The last look before the release. An allocation that kube-scheduler wrote a moment ago may not be
 	// in the cache yet.
-	observation.Holders, err = o.holders(ctx, devices)
-	return err
+	if observation.Holders, err = o.holders(ctx, devices); err != nil {
+		return err
+	}
+	if plan.Step == v1alpha1.StepQuiescing && len(plan.Moves) > 0 {
+		observation.MovesBlocked = o.maker.Recheck(o.cluster, placement.Gang{Claim: observation.Claim, Priority: observation.Priority})
+	}
+	return nil
 }
 
 // mayRelease says whether the decision on the observation may be to release.
 func mayRelease(observation gang.Observation, plan *v1alpha1.GangPlan) bool {
+	if plan.Step == v1alpha1.StepEvicting {
+		return len(gang.Unreleased(observation)) == 0
+	}
 	return plan.Step == v1alpha1.StepQuiescing &&
 		(len(gang.Undecided(observation)) == 0 || observation.Now.Sub(plan.StepSince.Time) >= gang.QuiesceFor)
 }

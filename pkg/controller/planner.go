@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -398,7 +399,8 @@ func (p *planner) retell() {
 func sameAnswer(before *placement.Decision, now placement.Decision) bool {
 	return before != nil && before.Plan == nil && now.Plan == nil &&
 		before.Refusal != nil && now.Refusal != nil &&
-		before.Refusal.Reason == now.Refusal.Reason && before.Refusal.Message == now.Refusal.Message
+		before.Refusal.Reason == now.Refusal.Reason && before.Refusal.Message == now.Refusal.Message &&
+		equality.Semantic.DeepEqual(before.Room, now.Room)
 }
 
 // fingerprint tells two questions about a gang apart.

@@ -137,6 +137,10 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	r.events.send(written, decision.Events)
 	for _, action := range decision.Actions {
 		if err := r.act(ctx, action); err != nil {
+			if refused, ok := errors.AsType[*refusedEviction](err); ok {
+				observation.Claim = written
+				return r.giveUpMoves(ctx, observation, refused)
+			}
 			if !onlyConflicts(err) && ctx.Err() == nil {
 				r.events.failed(written, action.Verb(), err)
 			}

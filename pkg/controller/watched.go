@@ -97,7 +97,7 @@ func (w *watched) due() []types.NamespacedName {
 	defer w.mu.Unlock()
 	var keys []types.NamespacedName
 	for key, step := range w.steps {
-		if w.supply || w.usage && step == v1alpha1.StepQuiescing {
+		if w.supply || w.usage && (step == v1alpha1.StepQuiescing || step == v1alpha1.StepEvicting) {
 			keys = append(keys, key)
 		}
 	}

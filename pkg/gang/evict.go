@@ -37,7 +37,7 @@ func (t *turn) evict() bool {
 		t.again(TouchRuleAfter) // the pods were not looked for yet
 		return false
 	}
-	waiting := t.unreleased()
+	waiting := Unreleased(t.Observation)
 	if len(waiting) == 0 {
 		return t.enter(v1alpha1.StepReleasing)
 	}
@@ -125,16 +125,20 @@ func (t *turn) settleEvictions() {
 	}
 }
 
-// unreleased are the moves whose claims still have a device.
-func (v *view) unreleased() []v1alpha1.GangMove {
+// Unreleased are the moves of status.plan whose claims still have a device.
+func Unreleased(o Observation) []v1alpha1.GangMove {
+	plan := o.Claim.Status.Plan
+	if plan == nil {
+		return nil
+	}
 	held := map[types.UID]bool{}
-	for _, d := range PlannedDevices(v.plan) {
-		if h, ok := v.Holders[d]; ok {
+	for _, d := range PlannedDevices(plan) {
+		if h, ok := o.Holders[d]; ok {
 			held[h.UID] = true
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(v.plan.Moves), func(m v1alpha1.GangMove) bool {
-		c := v.Moves[m.PodUID].Claim
+	return slices.DeleteFunc(slices.Clone(plan.Moves), func(m v1alpha1.GangMove) bool {
+		c := o.Moves[m.PodUID].Claim
 		return !held[m.ClaimUID] && (c == nil || c.Status.Allocation == nil)
 	})
 }

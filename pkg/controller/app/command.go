@@ -94,6 +94,7 @@ func run(ctx context.Context, o Options) error {
 		Lease:         o.lease(),
 		Workers:       o.Workers,
 		SweepInterval: o.SweepInterval,
+		Defrag:        o.Defrag,
 		Listener:      listener,
 		Registry:      prometheus.NewRegistry(),
 		Clock:         clock.RealClock{},

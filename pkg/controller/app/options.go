@@ -15,6 +15,8 @@ import (
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+
+	"github.com/switchyard-dev/switchyard/pkg/defrag"
 )
 
 // Options are the flags of the controller.
@@ -31,6 +33,9 @@ type Options struct {
 
 	Workers       int
 	SweepInterval time.Duration
+
+	// Defrag bounds what is moved for gangs with spec.defragmentation Evict.
+	Defrag defrag.Limits
 
 	MetricsAddress string
 
@@ -52,6 +57,8 @@ func NewOptions(getenv func(string) string) *Options {
 		Workers:       4,
 		SweepInterval: time.Minute,
 
+		Defrag: defrag.DefaultLimits(),
+
 		MetricsAddress: ":8080",
 
 		Logging: logsapi.NewLoggingConfiguration(),
@@ -72,6 +79,13 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 
 	fs.IntVar(&o.Workers, "workers", o.Workers, "How many gangs are moved on at the same time. Planning is always for all gangs at once.")
 	fs.DurationVar(&o.SweepInterval, "sweep-interval", o.SweepInterval, "Time between two searches for objects of gangs that do not exist any more.")
+
+	fs.IntVar(&o.Defrag.Moves, "defrag-max-moves", o.Defrag.Moves, "How many pods are evicted to make room for one gang, at most, of those with spec.defragmentation: Evict.")
+	fs.IntVar(&o.Defrag.PerHour, "defrag-evictions-per-hour", o.Defrag.PerHour, "How many pods are evicted in an hour to make room for gangs, at most, in the cluster. 0: none.")
+	fs.IntVar(&o.Defrag.PerNamespaceHour, "defrag-namespace-evictions-per-hour", o.Defrag.PerNamespaceHour, "How many of them in one namespace.")
+	fs.DurationVar(&o.Defrag.Cooldown, "defrag-cooldown", o.Defrag.Cooldown, "How long a pod is left alone that came in place of an evicted one, and one that could not be evicted.")
+	fs.DurationVar(&o.Defrag.After, "defrag-after", o.Defrag.After, "How long a gang waits for a place before pods are evicted for it.")
+	fs.DurationVar(&o.Defrag.GracePeriod, "defrag-max-grace-period", o.Defrag.GracePeriod, "Pods with a longer terminationGracePeriodSeconds are not moved: while a pod ends, the devices that it leaves are reserved and idle.")
 
 	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "TCP address for /metrics, /healthz and /readyz. 0: off.")
 
@@ -99,12 +113,33 @@ func (o *Options) Validate() error {
 	if o.SweepInterval < time.Second {
 		fail("sweep-interval", "%v is too short: use 1s or more", o.SweepInterval)
 	}
+	o.validateDefrag(fail)
 	if o.MetricsAddress != addressOff {
 		if _, _, err := net.SplitHostPort(o.MetricsAddress); err != nil {
 			fail("metrics-address", "%w: use host:port, :port, or 0 to switch it off", err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (o *Options) validateDefrag(fail func(flag, format string, args ...any)) {
+	if o.Defrag.Moves < 1 || o.Defrag.Moves > defrag.MaxMoves {
+		fail("defrag-max-moves", "must be from 1 to %d, got %d: to evict nothing set --defrag-evictions-per-hour to 0", defrag.MaxMoves, o.Defrag.Moves)
+	}
+	for flag, value := range map[string]int{
+		"defrag-evictions-per-hour": o.Defrag.PerHour, "defrag-namespace-evictions-per-hour": o.Defrag.PerNamespaceHour,
+	} {
+		if value < 0 {
+			fail(flag, "must not be negative, got %d", value)
+		}
+	}
+	for flag, value := range map[string]time.Duration{
+		"defrag-cooldown": o.Defrag.Cooldown, "defrag-after": o.Defrag.After, "defrag-max-grace-period": o.Defrag.GracePeriod,
+	} {
+		if value < 0 {
+			fail(flag, "must not be negative, got %v", value)
+		}
+	}
 }
 
 func (o *Options) validateLease(fail func(flag, format string, args ...any)) {
