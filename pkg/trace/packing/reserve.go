@@ -1,0 +1,147 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package packing
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/switchyard-dev/switchyard/pkg/trace"
+	"github.com/switchyard-dev/switchyard/pkg/trace/cluster"
+)
+
+// MaxGroups is how many groups of tasks a Reserve tells apart.
+const MaxGroups = 12
+
+// Rooms are how many tasks of each group find room. Each kind of task counts for the part that it is of its
+// group: where there are GPUs for one task of a group but CPU for two thirds of the kinds only, it is 2/3.
+type Rooms [MaxGroups]float32
+
+// Reserve rates the room for tasks with several GPUs. It tells groups apart: tasks with 2, 3 to 4, 5 to 8 or
+// 9 to 16 GPUs, of which as many find room on an empty node of each shape. So those that only a few nodes
+// suit, for their CPU or GPU model, are not taken for the others, which any node suits.
+type Reserve struct {
+	cluster *cluster.Cluster
+	groups  []group
+	kinds   []kindOfGroup
+	// leastCPU is the least that a task of any group needs.
+	leastCPU int32
+}
+
+type group struct {
+	// gpus is the mean number of GPUs of a task, share the part that all are of the demand for GPUs.
+	gpus, share float64
+}
+
+type kindOfGroup struct {
+	request *cluster.Request
+	group   int
+	share   float32 // of the tasks of the group
+}
+
+// NewReserve returns the rating for the mix. If it has more than MaxGroups groups, the rarest are one.
+func NewReserve(c *cluster.Cluster, mix Mix) *Reserve {
+	r := &Reserve{cluster: c, leastCPU: math.MaxInt32}
+	byKey := map[string][]counted{}
+	for _, t := range mix.tasks {
+		if t.request.GPUs >= 2 {
+			byKey[groupKey(c, t.request)] = append(byKey[groupKey(c, t.request)], t)
+			r.leastCPU = min(r.leastCPU, t.request.CPU)
+		}
+	}
+	var members [][]counted
+	for _, tasks := range byKey {
+		members = append(members, tasks)
+	}
+	slices.SortFunc(members, func(a, b []counted) int {
+		return cmp.Or(cmp.Compare(demand(b), demand(a)), cmp.Compare(a[0].request.ID, b[0].request.ID))
+	})
+	for i, tasks := range members {
+		if i >= MaxGroups {
+			members[MaxGroups-1] = append(members[MaxGroups-1], tasks...)
+		}
+	}
+	for i, tasks := range members[:min(len(members), MaxGroups)] {
+		count := 0
+		for _, t := range tasks {
+			count += t.count
+		}
+		gpus := float64(demand(tasks)) / trace.Whole
+		r.groups = append(r.groups, group{gpus: gpus / float64(count), share: gpus * trace.Whole / mix.demand})
+		for _, t := range tasks {
+			r.kinds = append(r.kinds, kindOfGroup{t.request, i, float32(t.count) / float32(count)})
+		}
+	}
+	return r
+}
+
+// groupKey is equal for requests of a group.
+func groupKey(c *cluster.Cluster, r *cluster.Request) string {
+	rooms := make([]int, 0, len(c.Shapes))
+	for shape := range c.Shapes {
+		room := 0
+		if r.Suits(c.Shapes[shape].Model) {
+			empty := c.Empty(shape)
+			room = c.Room(&empty, r)
+		}
+		rooms = append(rooms, room)
+	}
+	return fmt.Sprint(bits.Len(uint(r.GPUs-1)), rooms)
+}
+
+func demand(tasks []counted) int {
+	sum := 0
+	for _, t := range tasks {
+		sum += t.count * t.request.Demand()
+	}
+	return sum
+}
+
+// Rooms are those on a node in the state.
+func (r *Reserve) Rooms(s *cluster.State) Rooms {
+	var rooms Rooms
+	if s.CPU < r.leastCPU || s.Free() < 2 {
+		return rooms
+	}
+	model := r.cluster.Shapes[s.Shape].Model
+	for i := range r.kinds {
+		k := &r.kinds[i]
+		if s.CPU >= k.request.CPU && k.request.Suits(model) {
+			rooms[k.group] += k.share * float32(r.cluster.Room(s, k.request))
+		}
+	}
+	return rooms
+}
+
+// Prices are what the room for one task of each group is worth, in GPUs. floor is what it is worth in any
+// case, in parts of the task's GPUs and for a group that is all of the demand; scarce what it is worth if it
+// will be missed for certain. rooms are those of the cluster, idle its idle GPUs: as many GPUs as that will be
+// asked for until it is full, by each group in proportion to its share.
+func (r *Reserve) Prices(rooms *Rooms, idle, floor, scarce float64) Rooms {
+	var prices Rooms
+	for i, g := range r.groups {
+		expected := idle * g.share / g.gpus
+		missed := normal((Beta*expected - float64(rooms[i])) / math.Sqrt(expected+1))
+		prices[i] = float32(g.gpus * (floor*math.Sqrt(g.share) + scarce*missed))
+	}
+	return prices
+}
+
+// Beta is
+var Beta = 1.0
+
+// normal is the cumulative distribution function of the standard normal distribution.
+func normal(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
+
+// Dot is the sum of the products of the groups.
+func (r *Rooms) Dot(other *Rooms) float64 {
+	var sum float32
+	for i := range r {
+		sum += r[i] * other[i]
+	}
+	return float64(sum)
+}

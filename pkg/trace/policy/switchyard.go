@@ -1,0 +1,142 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"github.com/switchyard-dev/switchyard/pkg/trace"
+	"github.com/switchyard-dev/switchyard/pkg/trace/cluster"
+	"github.com/switchyard-dev/switchyard/pkg/trace/packing"
+)
+
+// Weights are what Switchyard's policy weighs, in GPUs.
+type Weights struct {
+	// Left is the price of an idle GPU that a node has after the placement: fuller nodes first.
+	Left float64
+	// Pressure is the price of a GPU of a model that is twice as sought after as the mean.
+	Pressure float64
+	// Floor and Scarce are the prices of the room for a task with several GPUs: see packing.Reserve.
+	Floor, Scarce float64
+}
+
+// DefaultWeights are what the published numbers were measured with.
+var DefaultWeights = Weights{Left: 0.02, Pressure: 0.3, Floor: 0.03, Scarce: 0.1}
+
+// switchyard takes the place after which fewest GPUs are expected to stay idle, with a reserve of whole
+// nodes for tasks with several GPUs and of GPU models that others cannot do without.
+type switchyard struct {
+	cluster   *cluster.Cluster
+	weights   Weights
+	estimator *packing.Estimator
+	reserve   *packing.Reserve
+	pressure  []float64 // by model
+	// nodes has what is known of each node, rated the last rating of each node, by request.
+	nodes []nodeRating
+	rooms packing.Rooms // of all nodes
+	rated [][]placeRating
+}
+
+// nodeRating is what a node is worth as it is.
+type nodeRating struct {
+	version uint32 // of the node, plus 1: 0 is none
+	idle    float64
+	rooms   packing.Rooms
+}
+
+// placeRating is what a request would change on a node.
+type placeRating struct {
+	version uint32
+	options []placeOption
+}
+
+type placeOption struct {
+	gpus cluster.GPUSet
+	// gain is without the price of the rooms that are lost.
+	gain float64
+	lost packing.Rooms
+	// loses is whether any are.
+	loses bool
+}
+
+func newSwitchyard(e Env) *switchyard {
+	mix := packing.NewMix(e.Tasks, e.Catalog)
+	return &switchyard{
+		cluster:   e.Cluster,
+		weights:   DefaultWeights,
+		estimator: packing.NewEstimator(e.Cluster, mix, packing.DefaultOptions, e.Streams),
+		reserve:   packing.NewReserve(e.Cluster, mix),
+		pressure:  mix.Pressure(e.Cluster),
+		nodes:     make([]nodeRating, len(e.Cluster.Nodes)),
+	}
+}
+
+// Choose implements Policy.
+func (p *switchyard) Choose(r *cluster.Request) (cluster.Placement, bool) {
+	p.refresh()
+	idle := float64(p.cluster.Capacity-p.cluster.Used) / trace.Whole
+	prices := p.reserve.Prices(&p.rooms, idle, p.weights.Floor, p.weights.Scarce)
+	for len(p.rated) <= r.ID {
+		p.rated = append(p.rated, nil)
+	}
+	if p.rated[r.ID] == nil {
+		p.rated[r.ID] = make([]placeRating, len(p.cluster.Nodes))
+	}
+	best, found := 0.0, false
+	var chosen cluster.Placement
+	for i := range p.rated[r.ID] {
+		n, rating := &p.cluster.Nodes[i], &p.rated[r.ID][i]
+		if rating.version != n.Version+1 {
+			rating.version = n.Version + 1
+			rating.options = p.rate(rating.options[:0], i, r)
+		}
+		for j := range rating.options {
+			option := &rating.options[j]
+			score := option.gain
+			if option.loses {
+				score -= option.lost.Dot(&prices)
+			}
+			if !found || score > best || score == best && n.Rank < p.cluster.Nodes[chosen.Node].Rank {
+				best, found, chosen = score, true, cluster.Placement{Node: i, GPUs: option.gpus}
+			}
+		}
+	}
+	return chosen, found
+}
+
+// refresh rates the nodes that changed.
+func (p *switchyard) refresh() {
+	for i := range p.nodes {
+		n, rating := &p.cluster.Nodes[i], &p.nodes[i]
+		if rating.version == n.Version+1 {
+			continue
+		}
+		rooms := p.reserve.Rooms(&n.State)
+		for group := range rooms {
+			p.rooms[group] += rooms[group] - rating.rooms[group]
+		}
+		*rating = nodeRating{version: n.Version + 1, idle: p.estimator.Idle(n.State), rooms: rooms}
+	}
+}
+
+// rate rates the choices of GPUs of a node, none if the request does not fit.
+func (p *switchyard) rate(options []placeOption, node int, r *cluster.Request) []placeOption {
+	n, before := &p.cluster.Nodes[node], &p.nodes[node]
+	if !p.cluster.Fits(&n.State, r) {
+		return options
+	}
+	var sets [trace.MaxGPUs]cluster.GPUSet
+	for _, gpus := range p.cluster.Options(sets[:0], &n.State, r) {
+		after := n.After(r, gpus)
+		option := placeOption{gpus: gpus, gain: before.idle - p.estimator.Idle(after) - p.weights.Left*float64(after.Idle())/(8*trace.Whole)}
+		if r.GPUs > 0 {
+			option.gain -= p.weights.Pressure * p.pressure[p.cluster.Shapes[n.Shape].Model] * float64(r.Demand()) / trace.Whole
+		}
+		rooms := p.reserve.Rooms(&after)
+		for group := range rooms {
+			option.lost[group] = before.rooms[group] - rooms[group]
+			option.loses = option.loses || option.lost[group] != 0
+		}
+		options = append(options, option)
+	}
+	return options
+}
