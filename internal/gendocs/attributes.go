@@ -24,24 +24,36 @@ every GPU has with a default: %[1]sdevice.attributes["%[2]s"].?nvswitchDomain.or
 ## Attributes
 
 `, "`", v1alpha1.DriverName)
-	table(page, resourcemodel.AttributeTable())
+	table(page, resourcemodel.AttributeTable(), "GPU")
 	page.WriteString("\n## Capacities\n\n")
-	table(page, resourcemodel.CapacityTable())
+	table(page, resourcemodel.CapacityTable(), "GPU")
+	fmt.Fprintf(page, `
+## MIG partitions
+
+Every place that a partition can be in is a device as well, on GPUs whose MIG mode is on. It has the attributes of its GPU, but for
+%[1]suuid%[1]s, %[1]sindex%[1]s, %[1]sminor%[1]s, %[1]snvlinks%[1]s and %[1]snvswitchDomainSize%[1]s, and these:
+
+`, "`")
+	table(page, resourcemodel.PartitionAttributeTable(), "partition")
+	page.WriteString("\nThese are its capacities:\n\n")
+	table(page, resourcemodel.PartitionCapacityTable(), "partition")
 	fmt.Fprintf(page, `
 ## Taints
 
-Both have effect %[1]sNoSchedule%[1]s: new pods stay away, running ones go on.
+All have effect %[1]sNoSchedule%[1]s: new pods stay away, running ones go on.
 
 | key | value | meaning |
 |---|---|---|
 | %[1]s%[2]s%[1]s | the reason, such as %[1]sLost%[1]s | The GPU does not work; it stays listed until the node reboots or it works again. |
 | %[1]s%[3]s%[1]s | | The GPU is in MIG mode and cannot be used whole. |
-`, "`", resourcemodel.TaintUnhealthy, resourcemodel.TaintMIGEnabled)
+| %[1]s%[4]s%[1]s | | The partition's GPU offers none now: its MIG mode is off, or this node does not let it be partitioned. |
+| %[1]s%[5]s%[1]s | | Partitions that this driver has not made are in the partition's place. |
+`, "`", resourcemodel.TaintUnhealthy, resourcemodel.TaintMIGEnabled, resourcemodel.TaintMIGUnavailable, resourcemodel.TaintMIGOccupied)
 	return nil
 }
 
-func table(page *bytes.Buffer, fields []resourcemodel.Field) {
-	page.WriteString("| name | type | on every GPU | meaning |\n|---|---|---|---|\n")
+func table(page *bytes.Buffer, fields []resourcemodel.Field, of string) {
+	fmt.Fprintf(page, "| name | type | on every %s | meaning |\n|---|---|---|---|\n", of)
 	for _, f := range fields {
 		always := ""
 		if f.Always {

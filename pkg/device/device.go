@@ -4,8 +4,8 @@
 // Package device is the model of one node's GPUs: what discovery fills in, what the resource model
 // publishes and what preparing a claim looks up.
 //
-// It holds plain values and pure functions only. It may import nothing but the standard library
-// (never os), and it promises that equal hardware gives equal values in equal order.
+// It holds plain values and pure functions only. It may import pkg/mig and the standard library (never
+// os), and it promises that equal hardware gives equal values in equal order.
 package device
 
 // Inventory is one node's GPUs as they were last seen. Discovery sorts them by Index; Merge keeps the
@@ -66,9 +66,13 @@ type GPU struct {
 	MaxNVLinks int `json:"maxNVLinks,omitempty"`
 	// MIGEnabled says that the GPU is in MIG mode and cannot be used whole.
 	MIGEnabled bool `json:"migEnabled,omitempty"`
+	// MIG is how the GPU can be partitioned; nil for one that never was in MIG mode, or that this node
+	// does not let be partitioned.
+	MIG *MIG `json:"mig,omitempty"`
 
 	// NVSwitchDomain is the published domain ID, at most 64 characters; empty for a GPU without one.
-	// Equal domains mean that the GPUs talk at NVLink speed.
+	// Equal domains mean that the GPUs talk at NVLink speed; but one in MIG mode, which sits in the domain,
+	// talks to nobody and is not counted.
 	NVSwitchDomain string `json:"nvswitchDomain,omitempty"`
 	// NVSwitchDomainSize is the number of GPUs of the domain on this node; 0 without a domain.
 	NVSwitchDomainSize int `json:"nvswitchDomainSize,omitempty"`

@@ -16,6 +16,7 @@ import (
 //   - A known GPU that is not seen is lost: it stays listed with all that is known of it, loses its
 //     links and its domain, and is unhealthy. So the number of devices never falls.
 //   - A seen GPU replaces the known one. What an unhealthy GPU no longer answers is kept as it was.
+//   - A GPU that had partitions keeps them listed, as withdrawn, when its MIG mode is turned off.
 //   - GPUs keep their order: known ones first, new ones behind, by index, in a batch of their own. An
 //     index says little about a GPU once another is lost.
 //   - A node-local domain keeps its number while any of its GPUs stay in it, and a number is not given
@@ -74,6 +75,11 @@ func update(old, now GPU) GPU {
 	now.LastDomain = cmp.Or(now.LastDomain, old.NVSwitchDomain, old.LastDomain)
 	now.Batch = old.Batch
 	now.MaxNVLinks = old.MaxNVLinks
+	if now.MIG == nil && old.MIG != nil {
+		withdrawn := *old.MIG
+		withdrawn.Withdrawn = old.MIG.Withdrawn || now.Health.Healthy()
+		now.MIG = &withdrawn
+	}
 	if now.Health.Healthy() {
 		return now
 	}
@@ -106,7 +112,9 @@ func lose(old GPU) GPU {
 func countDomains(gpus []GPU) {
 	sizes := make(map[string]int, len(gpus))
 	for _, gpu := range gpus {
-		sizes[gpu.NVSwitchDomain]++
+		if !gpu.MIGEnabled {
+			sizes[gpu.NVSwitchDomain]++
+		}
 	}
 	sizes[""] = 0
 	for i := range gpus {

@@ -38,6 +38,15 @@
 //	GetFieldValues (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), GetTotalEccErrors, GetRemappedRows
 //	EventSetCreate, EventSetWait, EventSetFree, and of each device GetSupportedEventTypes, RegisterEvents
 //
+// and of a device in MIG mode that may be partitioned
+//
+//	GetGpuInstanceProfileInfo, GetGpuInstancePossiblePlacements, GetGpuInstances,
+//	CreateGpuInstanceWithPlacement, GetMaxMigDeviceCount, GetMigDeviceHandleByIndex; of a GPU instance
+//	GetInfo, Destroy, GetComputeInstanceProfileInfo, GetComputeInstances, CreateComputeInstance; of a
+//	compute instance GetInfo, Destroy; of a MIG device GetGpuInstanceId, GetComputeInstanceId, GetUUID
+//
+// nvmlDeviceSetMigMode is never called.
+//
 // An optional call may return any error, most naturally ERROR_NOT_SUPPORTED; what it would have told
 // is then missing. An essential call that fails, or any call that returns ERROR_GPU_IS_LOST or
 // ERROR_RESET_REQUIRED, makes the GPU unhealthy. GetMemoryInfo is the probe: it reaches the hardware,
@@ -67,8 +76,8 @@
 //
 // A GPU keeps its domain while some of its links are down, as long as the driver keeps the peers
 // connected: it is still an order of magnitude faster than PCIe, and the attribute nvlinks shows the
-// loss. A GPU whose links are all down has none, and neither has one in MIG mode, which rules out
-// peer-to-peer access.
+// loss. A GPU whose links are all down has none. One in MIG mode, which rules out peer-to-peer access, is
+// not counted; the domain that it sits in, as its links tell, is there for its partitions.
 //
 // Fabric states (nvmlDeviceGetGpuFabricInfo):
 //

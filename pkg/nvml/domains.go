@@ -22,24 +22,28 @@ const (
 // assignDomains sets the domain of every GPU that has one and returns whether one is yet to come. The
 // rules are in the package comment.
 func assignDomains(nodeName string, gpus []*gpu, status func(a, b *gpu) peerStatus) (settling bool) {
-	var local []*gpu
+	var local, partitioned []*gpu
 	for _, g := range gpus {
 		if !g.Health.Healthy() {
 			continue
 		}
 		g.Health.Message = g.fabric.message
-		if g.MIGEnabled || g.links.allDown() {
+		if g.links.allDown() {
 			continue
 		}
 		switch g.fabric.state {
 		case fabricJoined:
 			g.NVSwitchDomain = g.fabric.domain
 		case fabricSettling:
-			settling = true
+			settling = settling || !g.MIGEnabled
 		case fabricFailed:
 			// none
 		case fabricNone, fabricLocal:
-			local = append(local, g)
+			if g.MIGEnabled {
+				partitioned = append(partitioned, g)
+			} else {
+				local = append(local, g)
+			}
 		}
 	}
 
@@ -49,22 +53,54 @@ func assignDomains(nodeName string, gpus []*gpu, status func(a, b *gpu) peerStat
 			g.Health.Message = "NVSwitch domain unknown: " + err.Error()
 		}
 	} else {
-		for n, domain := range topology.Domains(graph) {
+		domains := topology.Domains(graph)
+		for n, domain := range domains {
 			for _, i := range domain {
 				local[i].NVSwitchDomain = device.LocalDomain(nodeName, n)
 			}
 		}
+		assignPartitioned(nodeName, partitioned, local, len(domains))
 	}
 
 	countDomains(gpus)
 	return settling
 }
 
+// assignPartitioned sets the domain that GPUs in MIG mode sit in: that of the GPUs to which their links
+// lead. The driver denies them all peers, so the links alone tell. Those that lead to no other than
+// GPUs in MIG mode are in domains of their own, from number next on.
+func assignPartitioned(nodeName string, partitioned, local []*gpu, next int) {
+	linksAlone := func(_, _ *gpu) peerStatus { return peersUnknown }
+	var apart []*gpu
+	for _, g := range partitioned {
+		most := 0
+		for _, other := range local {
+			if n := connected(g, other, linksAlone); n > most && other.NVSwitchDomain != "" {
+				most, g.NVSwitchDomain = n, other.NVSwitchDomain
+			}
+		}
+		if most == 0 {
+			apart = append(apart, g)
+		}
+	}
+	graph, err := linkGraph(apart, linksAlone)
+	if err != nil {
+		return // they have none
+	}
+	for n, domain := range topology.Domains(graph) {
+		for _, i := range domain {
+			apart[i].NVSwitchDomain = device.LocalDomain(nodeName, next+n)
+		}
+	}
+}
+
 // countDomains sets the size of every GPU's domain on this node.
 func countDomains(gpus []*gpu) {
 	sizes := map[string]int{}
 	for _, g := range gpus {
-		sizes[g.NVSwitchDomain]++
+		if !g.MIGEnabled {
+			sizes[g.NVSwitchDomain]++
+		}
 	}
 	for _, g := range gpus {
 		if g.NVSwitchDomain != "" {

@@ -323,13 +323,39 @@ func TestDomains(t *testing.T) {
 			},
 			want: repeat(2, rackDomain, 2, "00000001-0000-0000-0000-000000000001.2"),
 		},
-		"a GPU in MIG mode has no domain": {
+		"a GPU in MIG mode sits in the domain to which its links lead": {
 			node: func(t *testing.T) *fakeNode {
 				node := dgx(t)
 				node.gpus[0].mig = gonvml.DEVICE_MIG_ENABLE
 				return node
 			},
-			want: repeat(1, "", 7, local0),
+			want: repeat(8, local0),
+		},
+		"so do GPUs that are all in MIG mode": {
+			node: func(t *testing.T) *fakeNode {
+				node := dgx(t)
+				for _, gpu := range node.gpus {
+					gpu.mig = gonvml.DEVICE_MIG_ENABLE
+				}
+				return node
+			},
+			want: repeat(8, local0),
+		},
+		"GPUs in MIG mode that lead to each other only are in a domain of their own": {
+			node: func(t *testing.T) *fakeNode {
+				node := newNode(t, 4).bridge(0, 1, 4).bridge(2, 3, 4)
+				node.gpus[0].mig, node.gpus[1].mig = gonvml.DEVICE_MIG_ENABLE, gonvml.DEVICE_MIG_ENABLE
+				return node
+			},
+			want: repeat(2, local1, 2, local0),
+		},
+		"a GPU in MIG mode whose links are down has no domain": {
+			node: func(t *testing.T) *fakeNode {
+				node := newNode(t, 2).bridge(0, 1, 4).downLinks(0, 4)
+				node.gpus[0].mig = gonvml.DEVICE_MIG_ENABLE
+				return node
+			},
+			want: repeat(2, ""),
 		},
 		"a fabric state that is not supported is none": {
 			node: func(t *testing.T) *fakeNode {
@@ -351,8 +377,10 @@ func TestDomains(t *testing.T) {
 				t.Errorf("domains = %q, want %q", got, test.want)
 			}
 			sizes := map[string]int{}
-			for _, domain := range test.want {
-				sizes[domain]++
+			for i, domain := range test.want {
+				if !inventory.GPUs[i].MIGEnabled { // such a GPU talks to nobody
+					sizes[domain]++
+				}
 			}
 			sizes[""] = 0
 			for i, gpu := range inventory.GPUs {

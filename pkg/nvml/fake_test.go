@@ -259,6 +259,10 @@ func (node *fakeNode) handle(index int) gonvml.Device {
 		},
 		GetNumGpuCoresFunc: func() (int, gonvml.Return) { return g.cores, on("nvmlDeviceGetNumGpuCores") },
 		GetMigModeFunc:     func() (int, int, gonvml.Return) { return g.mig, g.mig, on("nvmlDeviceGetMigMode") },
+		GetGpuInstanceProfileInfoFunc: func(int) (gonvml.GpuInstanceProfileInfo, gonvml.Return) {
+			node.use("nvmlDeviceGetGpuInstanceProfileInfo") // partitions are the simulator's
+			return gonvml.GpuInstanceProfileInfo{}, gonvml.ERROR_NOT_SUPPORTED
+		},
 		GetNvLinkStateFunc: func(number int) (gonvml.EnableState, gonvml.Return) {
 			if ret := on("nvmlDeviceGetNvLinkState"); ret != gonvml.SUCCESS {
 				return 0, ret

@@ -35,6 +35,8 @@ type Options struct {
 	DriverRoot string
 	// SysfsRoot is where sysfs is mounted; empty means "/sys".
 	SysfsRoot string
+	// MIG are the GPUs that may be partitioned, of those whose MIG mode is on.
+	MIG device.Selection
 	// Lib is an NVML to use instead of the shared library, such as a simulated one; see the package
 	// comment for what it must answer.
 	Lib gonvml.Interface
@@ -54,6 +56,9 @@ type Library struct {
 	// session counts how often NVML was left to be initialised anew: who has an initialisation of its own
 	// gives it up then.
 	session atomic.Uint64
+
+	// partitioning keeps calls that change the partitions of one GPU apart.
+	partitioning gpuTokens
 
 	mu   sync.Mutex       // for lib and path, which only the holder of busy sets back
 	lib  gonvml.Interface // nil until the shared library was located

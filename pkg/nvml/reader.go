@@ -304,6 +304,9 @@ func (q *query) capabilities() {
 			g.MIGEnabled = current == gonvml.DEVICE_MIG_ENABLE
 		}
 	}
+	if g.MIGEnabled && q.options.MIG.Selects(g.GPU) {
+		g.MIG = q.partitioning()
+	}
 }
 
 // known drops the name of what NVML does not know: a missing attribute says so better.

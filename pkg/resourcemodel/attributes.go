@@ -64,7 +64,7 @@ func Attributes(gpu device.GPU, inv device.Inventory) map[resourceapi.QualifiedN
 	a.version(AttributeCUDAComputeCapability, gpu.ComputeCapability)
 	a.version(AttributeDriverVersion, inv.DriverVersion)
 	a.version(AttributeCUDADriverVersion, inv.CUDADriverVersion)
-	if gpu.NVSwitchDomain != "" {
+	if gpu.NVSwitchDomain != "" && !gpu.MIGEnabled { // in MIG mode it talks to no other
 		a.identifier(AttributeNVSwitchDomain, gpu.NVSwitchDomain)
 		a.number(AttributeNVSwitchDomainSize, gpu.NVSwitchDomainSize)
 	}

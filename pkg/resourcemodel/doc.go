@@ -4,7 +4,7 @@
 // Package resourcemodel turns a node's inventory into what Kubernetes schedules on: the devices of one
 // pool, with attributes, capacities and taints, cut into ResourceSlices.
 //
-// It is pure: values in, values out, the same for the same inventory. It may import pkg/device, the
+// It is pure: values in, values out, the same for the same inventory. It may import pkg/device, pkg/mig, the
 // api packages, k8s.io/api, k8s.io/apimachinery and k8s.io/dynamic-resource-allocation, never
 // client-go. It promises slices that the API server accepts, and a number of devices in each slice
 // that is constant while the inventory only merges (device.Merge).
@@ -31,4 +31,13 @@
 // go into slices of their own (device.GPU.Batch), and a node without GPUs has a pool without slices
 // rather than an empty one: a slice that gains devices as a DeviceTaintRule changes can panic the stock
 // scheduler of Kubernetes 1.37.
+//
+// # MIG partitions
+//
+// A GPU that is in MIG mode when it is first seen, or gets there, has further devices: one for each place
+// that a partition can be in, whether or not there is one. They consume from the counters of the GPU, and
+// so does the GPU itself, all of them. They come behind all GPUs: first slices of counter sets, at most
+// eight in one, then slices of partitions, of one GPU each, so that a GPU whose MIG mode is turned on adds
+// slices and changes the devices of none. A GPU that was never in MIG mode has no counters: an empty set
+// is refused by the API.
 package resourcemodel

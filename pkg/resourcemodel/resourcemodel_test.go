@@ -94,7 +94,7 @@ func requireValid(t *testing.T, p resourceslice.Pool) {
 	t.Helper()
 	seen := map[string]bool{}
 	for i, slice := range p.Slices {
-		if n := len(slice.Devices); n == 0 || n > resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures {
+		if n := len(slice.Devices); n == 0 && len(slice.SharedCounters) == 0 || n > resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures {
 			t.Errorf("slice %d: %d devices", i, n)
 		}
 		for _, d := range slice.Devices {

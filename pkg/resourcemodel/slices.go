@@ -20,20 +20,25 @@ const DevicesPerSlice = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
 // which order its devices are and how they are cut into slices.
 func DriverResources(nodeName string, inv device.Inventory) resourceslice.DriverResources {
 	var pool resourceslice.Pool
+	var inOrder []device.GPU
 	for _, batch := range batches(inv.GPUs) {
-		for chunk := range slices.Chunk(ordered(batch), DevicesPerSlice) {
+		batch := ordered(batch)
+		inOrder = append(inOrder, batch...)
+		for chunk := range slices.Chunk(batch, DevicesPerSlice) {
 			devices := make([]resourceapi.Device, 0, len(chunk))
 			for _, gpu := range chunk {
 				devices = append(devices, resourceapi.Device{
-					Name:       gpu.Name(),
-					Attributes: Attributes(gpu, inv),
-					Capacity:   capacities(gpu),
-					Taints:     Taints(gpu),
+					Name:             gpu.Name(),
+					Attributes:       Attributes(gpu, inv),
+					Capacity:         capacities(gpu),
+					ConsumesCounters: wholeConsumes(gpu),
+					Taints:           Taints(gpu),
 				})
 			}
 			pool.Slices = append(pool.Slices, resourceslice.Slice{Devices: devices})
 		}
 	}
+	pool.Slices = append(pool.Slices, partitionSlices(inOrder, inv)...)
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{nodeName: pool}}
 }
 

@@ -46,8 +46,37 @@ var capacityTable = []Field{
 	{CapacityMultiprocessors, "quantity", false, "Streaming multiprocessors."},
 }
 
-// AttributeTable documents all attributes, in the order in which people should read them.
+// partitionAttributeTable has what is different from a GPU's.
+var partitionAttributeTable = []Field{
+	{AttributeType, "string", true, "Kind of device: `mig`."},
+	{AttributeID, "string", true, "Short stable identity: 8 base32 characters of a hash of the GPU's UUID, the profile and the placement."},
+	{AttributeParentUUID, "string", true, "UUID of the GPU: equal for all partitions of one GPU."},
+	{AttributeProfile, "string", true, "MIG profile, for example `1g.10gb` or `1g.10gb+me`."},
+	{AttributePlacementStart, "int", true, "First memory slice of the GPU that the partition takes."},
+	{AttributePlacementSize, "int", true, "Memory slices that it takes."},
+	{AttributeNVSwitchDomain, "string", false, "NVSwitch domain that the GPU sits in. Partitions talk to no other GPU over NVLink: it says where they are."},
+}
+
+var partitionCapacityTable = []Field{
+	{CapacityMemory, "quantity", true, "Memory in bytes; less than the name of the profile says: a `1g.18gb` has 16 GiB."},
+	{CapacityMultiprocessors, "quantity", true, "Streaming multiprocessors."},
+	{CapacityCopyEngines, "quantity", true, "Copy engines."},
+	{CapacityDecoders, "quantity", true, "Video decoders (NVDEC)."},
+	{CapacityEncoders, "quantity", true, "Video encoders (NVENC)."},
+	{CapacityJPEGEngines, "quantity", true, "JPEG decoders."},
+	{CapacityOFAEngines, "quantity", true, "Optical flow accelerators."},
+}
+
+// PartitionAttributeTable documents the attributes of MIG partitions that differ from those of GPUs. They
+// have all others, too, but for AttributeUUID, AttributeIndex, AttributeMinor, AttributeNVLinks and
+// AttributeNVSwitchDomainSize.
+func PartitionAttributeTable() []Field { return slices.Clone(partitionAttributeTable) }
+
+// PartitionCapacityTable documents all capacities of MIG partitions.
+func PartitionCapacityTable() []Field { return slices.Clone(partitionCapacityTable) }
+
+// AttributeTable documents all attributes of GPUs, in the order in which people should read them.
 func AttributeTable() []Field { return slices.Clone(attributeTable) }
 
-// CapacityTable documents all capacities.
+// CapacityTable documents all capacities of GPUs.
 func CapacityTable() []Field { return slices.Clone(capacityTable) }

@@ -1,0 +1,155 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/switchyard-dev/switchyard/pkg/device"
+	"github.com/switchyard-dev/switchyard/pkg/mig"
+)
+
+// partitionable returns a GPU in MIG mode with three places for partitions.
+func partitionable() device.GPU {
+	return device.GPU{UUID: "GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c", MIGEnabled: true, MIG: &device.MIG{Profiles: []mig.Profile{
+		{ID: 0, Name: "2g.12gb", Slices: 2, MaxInstances: 1, Placements: []mig.Placement{{Start: 0, Size: 2}}},
+		{ID: 14, Name: "1g.6gb", Slices: 1, MaxInstances: 2, Placements: []mig.Placement{{Start: 0, Size: 1}, {Start: 1, Size: 1}}},
+	}}}
+}
+
+func TestPartitionNames(t *testing.T) {
+	ids := map[string]bool{}
+	var names []string
+	for _, p := range partitionable().Partitions() {
+		names = append(names, p.Name())
+		ids[p.ID()] = true
+		if problems := validation.IsDNS1123Label(p.Name()); len(problems) > 0 {
+			t.Errorf("name %q: %v", p.Name(), problems)
+		}
+		if ref, ok := device.ParsePartitionName(p.Name()); !ok || ref != p.Ref() {
+			t.Errorf("%q is read as %+v, %v", p.Name(), ref, ok)
+		}
+	}
+	const gpu = "gpu-4404041a-04cf-1ccf-9e70-f139a9b1e23c"
+	if diff := cmp.Diff([]string{gpu + "-mig-14-1", gpu + "-mig-14-0", gpu + "-mig-0-0"}, names); diff != "" {
+		t.Error(diff)
+	}
+	if len(ids) != 3 {
+		t.Errorf("IDs %v of three partitions", ids)
+	}
+	if got := (device.GPU{UUID: "GPU-0"}).Partitions(); got != nil {
+		t.Errorf("a GPU without MIG has %v", got)
+	}
+	long := partitionable()
+	long.UUID = strings.Repeat("x", 60)
+	if got := long.Partitions(); got != nil {
+		t.Errorf("a GPU whose name leaves no room for those of partitions has %v", got)
+	}
+}
+
+func TestParsePartitionNameRefusesOtherNames(t *testing.T) {
+	for _, name := range []string{"", "gpu-1", "gpu-1-mig-", "gpu-1-mig-1", "gpu-1-mig-1-", "gpu-1-mig--1", "gpu-1-mig-01-1", "gpu-1-mig-1-+1", "gpu-1-mig-1-1x", "-mig-1-1"} {
+		if ref, ok := device.ParsePartitionName(name); ok {
+			t.Errorf("%q is read as %+v", name, ref)
+		}
+	}
+}
+
+func TestOccupied(t *testing.T) {
+	p := partitionable().Partitions()[0] // at 1
+	for name, test := range map[string]struct {
+		static mig.Instance
+		want   bool
+	}{
+		"a whole partition in the very place": {mig.Instance{ProfileID: 14, Placement: p.Placement, Compute: []mig.ComputeInstance{{Slices: 1}}}, false},
+		"half a partition in the very place":  {mig.Instance{ProfileID: 14, Placement: p.Placement}, true},
+		"a larger one over it":                {mig.Instance{ProfileID: 0, Placement: mig.Placement{Start: 0, Size: 2}}, true},
+		"one beside it":                       {mig.Instance{ProfileID: 14, Placement: mig.Placement{Start: 0, Size: 1}}, false},
+	} {
+		p.GPU.MIG.Static = []mig.Instance{test.static}
+		if got := p.Occupied(); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	p.GPU.MIG = nil
+	if p.Occupied() {
+		t.Error("occupied without MIG")
+	}
+}
+
+func TestMergeKeepsPartitionsListed(t *testing.T) {
+	known := device.Inventory{GPUs: []device.GPU{partitionable()}}
+	merge := func(change func(*device.GPU)) device.GPU {
+		seen := partitionable()
+		change(&seen)
+		return device.Merge(known, device.Inventory{GPUs: []device.GPU{seen}}).GPUs[0]
+	}
+	for name, test := range map[string]struct {
+		change func(*device.GPU)
+		offers bool
+	}{
+		"as before":                     {func(*device.GPU) {}, true},
+		"MIG mode was turned off":       {func(g *device.GPU) { g.MIGEnabled, g.MIG = false, nil }, false},
+		"the node does not want it so":  {func(g *device.GPU) { g.MIG = nil }, false},
+		"a sick GPU that does not tell": {func(g *device.GPU) { g.MIGEnabled, g.MIG, g.Health.Reason = false, nil, device.ReasonResetRequired }, true},
+	} {
+		got := merge(test.change)
+		if len(got.Partitions()) != 3 || got.OffersPartitions() != test.offers {
+			t.Errorf("%s: %d partitions, offered %v", name, len(got.Partitions()), got.OffersPartitions())
+		}
+	}
+	off := merge(func(g *device.GPU) { g.MIGEnabled, g.MIG = false, nil })
+	again := device.Merge(device.Inventory{GPUs: []device.GPU{off}}, device.Inventory{GPUs: []device.GPU{partitionable()}}).GPUs[0]
+	if !again.OffersPartitions() {
+		t.Error("withdrawn although MIG mode is on again")
+	}
+	if known.GPUs[0].MIG.Withdrawn {
+		t.Error("Merge changed its argument")
+	}
+	lost := device.Merge(known, device.Inventory{}).GPUs[0]
+	if len(lost.Partitions()) != 3 {
+		t.Error("a lost GPU lost its partitions")
+	}
+}
+
+func TestMergeCountsGPUsInMIGModeInNoDomain(t *testing.T) {
+	inventory := node("n.0", "n.0", "n.0")
+	inventory.GPUs[0].MIGEnabled = true
+	if got := device.Merge(device.Inventory{}, inventory).GPUs[1].NVSwitchDomainSize; got != 2 {
+		t.Errorf("a domain of two GPUs and one in MIG mode has size %d", got)
+	}
+}
+
+func TestSelection(t *testing.T) {
+	gpus := []device.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}, {UUID: "GPU-c", Index: 12}}
+	for text, want := range map[string]string{
+		"all": "abc", "none": "", "0": "a", "1, 12": "bc", "gpu-B,0": "ab", "GPU-x": "", "2": "",
+	} {
+		s, err := device.ParseSelection(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, gpu := range gpus {
+			if s.Selects(gpu) {
+				got += gpu.UUID[4:]
+			}
+		}
+		if got != want {
+			t.Errorf("%q selects %q, want %q", text, got, want)
+		}
+		if again, err := device.ParseSelection(s.String()); err != nil || again.String() != s.String() {
+			t.Errorf("%q is written as %q, %v", text, s, err)
+		}
+	}
+	for _, text := range []string{"", "0,,1", "-1", "first", "ALL"} {
+		if _, err := device.ParseSelection(text); err == nil {
+			t.Errorf("%q is a selection", text)
+		}
+	}
+}
