@@ -42,6 +42,8 @@ type ClaimDevice struct {
 	Name string
 	// ShareID tells shares of one device apart (KEP-5075); empty for a device that is not shared.
 	ShareID types.UID
+	// Partition is the MIG partition that it is; none for a whole GPU.
+	Partition Partition
 }
 
 // deviceName is the name of the claim's device within its spec. The claim's UID is in it because

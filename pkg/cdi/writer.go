@@ -43,6 +43,8 @@ type Options struct {
 	// DevRoot is the directory above dev/nvidiactl, where this process sees it. Default:
 	// DriverRootMount when the node is there, else "/".
 	DevRoot string
+	// ProcRoot is where proc is mounted; it says which device nodes MIG partitions need. Default: "/proc".
+	ProcRoot string
 	// HookPath is the host's path of nvidia-cdi-hook. Without it containers are created without hooks.
 	HookPath string
 	// Timeout is after how long nvcdi counts as hanging. Default: DefaultTimeout.
@@ -56,6 +58,9 @@ func (o *Options) complete() error {
 	if o.DriverRootMount == "" {
 		o.DriverRootMount = o.DriverRoot
 	}
+	if o.ProcRoot == "" {
+		o.ProcRoot = "/proc"
+	}
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
@@ -68,6 +73,7 @@ func (o *Options) complete() error {
 		{"DriverRoot", o.DriverRoot, false},
 		{"DriverRootMount", o.DriverRootMount, false},
 		{"DevRoot", o.DevRoot, true},
+		{"ProcRoot", o.ProcRoot, false},
 		{"HookPath", o.HookPath, true},
 	} {
 		if path.optional && path.value == "" {
@@ -142,7 +148,7 @@ func (w *Writer) writeClaim(claim types.UID, devices []ClaimDevice) ([]string, e
 	if err != nil {
 		return nil, err
 	}
-	data, err := edits.spec(claim, devices)
+	data, err := w.spec(edits, claim, devices)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +194,7 @@ func (w *Writer) check(devices []ClaimDevice) (*kept, error) {
 // check looks for everything that the devices need. stale says that asking nvcdi again may help.
 func (k *kept) check(devices []ClaimDevice) (stale bool, err error) {
 	for _, device := range devices {
-		edits, ok := k.devices[device.Name]
+		edits, ok := k.devices[device.of()]
 		if !ok {
 			return false, &UnknownDeviceError{device.Name}
 		}
@@ -203,14 +209,25 @@ func (k *kept) check(devices []ClaimDevice) (stale bool, err error) {
 }
 
 // spec is the content of a claim's spec file.
-func (k *kept) spec(claim types.UID, devices []ClaimDevice) ([]byte, error) {
+func (w *Writer) spec(k *kept, claim types.UID, devices []ClaimDevice) ([]byte, error) {
 	spec := specs.Spec{Version: k.version, Kind: Vendor + "/" + Class, ContainerEdits: k.common}
 	for _, device := range devices {
 		name := device.deviceName(claim)
 		// A device may be there twice: with and without admin access.
-		if !slices.ContainsFunc(spec.Devices, func(d specs.Device) bool { return d.Name == name }) {
-			spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: k.devices[device.Name].edits})
+		if slices.ContainsFunc(spec.Devices, func(d specs.Device) bool { return d.Name == name }) {
+			continue
 		}
+		edits := k.devices[device.Name].edits
+		if device.Partition.GPU != "" {
+			if !device.Partition.Made {
+				return nil, &DeviceEditsError{device.Name, errors.New("the partition is not made yet")}
+			}
+			var err error
+			if edits, err = k.partition(device, w.options.ProcRoot, w.devRoot()); err != nil {
+				return nil, err
+			}
+		}
+		spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: edits})
 	}
 	data, err := json.Marshal(spec)
 	if err != nil {
