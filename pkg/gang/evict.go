@@ -189,10 +189,11 @@ func (t *turn) evictionEvents() []Event {
 	}
 	var out []Event
 	for _, m := range t.status.Plan.Moves {
-		pod := t.Moves[m.PodUID].Pod
-		if m.EvictedAt == nil || !m.EvictedAt.Time.Equal(t.Now) || pod == nil {
+		if m.EvictedAt == nil || !m.EvictedAt.Time.Equal(t.Now) {
 			continue
 		}
+		// The pod may be gone by now; its Events are still found by its name.
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Pod, UID: m.PodUID}}
 		out = append(out, Event{Pod: pod, Type: corev1.EventTypeNormal, Reason: ReasonEvictedForGang, Message: clip(fmt.Sprintf(
 			"evicted to make room for GangClaim %s/%s: %s. There was a place for a replacement on node %s", t.Claim.Namespace, t.Claim.Name, m.Why, m.To.Node), maxEventMessage)})
 	}

@@ -3,6 +3,36 @@
 
 package placement
 
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Marks tells everything that a call of Plan and a what-if change for a time, to see that it is changed back.
+func (c *Cluster) Marks() string {
+	var b strings.Builder
+	for _, id := range slices.SortedFunc(maps.Keys(c.uses), func(x, y DeviceID) int {
+		if x.before(y) {
+			return -1
+		}
+		return 1
+	}) {
+		u := c.uses[id]
+		fmt.Fprintf(&b, "%v: %d claims, reserved %v, %d published, freed %v", id, len(u.claims), u.reserved, u.published, u.freed.UnixNano())
+		if u.planned || u.earmarked != nil || len(u.left) > 0 {
+			b.WriteString(", supposed")
+		}
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "promised: %v\n", c.promised)
+	for _, n := range c.sortedNodes {
+		fmt.Fprintf(&b, "%s: %v, %d pods\n", n.name, n.requested, n.pods)
+	}
+	return b.String()
+}
+
 // Sizes counts what the index holds, for finding what is never dropped.
 func (c *Cluster) Sizes() map[string]int {
 	kept := 0
