@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -30,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/internal/frugal"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
@@ -181,12 +183,16 @@ func add(ctx context.Context, m manager.Manager, config Config) error {
 		return err
 	}
 	for _, run := range []func(context.Context){planner.Run, watched.Run, sweeper.Run, idle.Run} {
-		if err := m.Add(leaderRunnable(func(ctx context.Context) error {
-			run(ctx)
-			return nil
-		})); err != nil {
+		if err := m.Add(runnable{run: run, leader: true}); err != nil {
 			return err
 		}
+	}
+	if err := m.Add(runnable{run: func(ctx context.Context) {
+		if toolscache.WaitForCacheSync(ctx.Done(), feed.Synced) {
+			frugal.GiveBack() // Filling the caches takes more than twice what they keep.
+		}
+	}}); err != nil {
+		return err
 	}
 	if config.Listener != nil {
 		return addServer(m, config, feed.Synced)
@@ -268,11 +274,17 @@ func (g gate) Reconcile(ctx context.Context, request reconcile.Request) (reconci
 	return g.Reconciler.Reconcile(ctx, request)
 }
 
-// leaderRunnable runs on the leader only.
-type leaderRunnable func(context.Context) error
+// runnable runs on every replica, or on the leader only.
+type runnable struct {
+	run    func(context.Context)
+	leader bool
+}
 
 // Start implements manager.Runnable.
-func (r leaderRunnable) Start(ctx context.Context) error { return r(ctx) }
+func (r runnable) Start(ctx context.Context) error {
+	r.run(ctx)
+	return nil
+}
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (leaderRunnable) NeedLeaderElection() bool { return true }
+func (r runnable) NeedLeaderElection() bool { return r.leader }

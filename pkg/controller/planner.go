@@ -258,7 +258,7 @@ func (p *planner) Run(ctx context.Context) {
 	var ended time.Time
 	var took time.Duration
 	for {
-		due := p.clock.Now()
+		var due time.Time
 		select {
 		case <-ctx.Done():
 			return

@@ -26,6 +26,7 @@ import (
 	"k8s.io/utils/clock"
 	crlog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/switchyard-dev/switchyard/internal/frugal"
 	"github.com/switchyard-dev/switchyard/pkg/controller"
 )
 
@@ -72,6 +73,7 @@ func Main(cmd *cobra.Command) int {
 }
 
 func run(ctx context.Context, o Options) error {
+	frugal.Start()
 	logger := klog.FromContext(ctx)
 	crlog.SetLogger(logger) // for what has no context
 	logger.Info("Starting", "command", controller.Name, "version", version.Get().GitVersion)

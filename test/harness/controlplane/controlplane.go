@@ -187,16 +187,45 @@ func (cp *ControlPlane) runControllers(o Options) error {
 }
 
 func (cp *ControlPlane) run(binDir, name string, args ...string) error {
-	p, err := process.Start(process.Options{
-		Path:    filepath.Join(binDir, name),
-		Args:    args,
-		LogFile: filepath.Join(cp.dir, name+".log"),
-	})
+	p, err := cp.startProgram(binDir, name, name, args...)
 	if err != nil {
 		return err
 	}
 	cp.processes = append(cp.processes, p)
 	return nil
+}
+
+func (cp *ControlPlane) startProgram(binDir, program, log string, args ...string) (*process.Process, error) {
+	return process.Start(process.Options{
+		Path:    filepath.Join(binDir, program),
+		Args:    args,
+		LogFile: filepath.Join(cp.dir, log+".log"),
+	})
+}
+
+// secondScheduler is the configuration of a scheduler that serves the pods that name it.
+const secondScheduler = `{
+  "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+  "clientConnection": {"kubeconfig": %q}, "leaderElection": {"leaderElect": false}, "profiles": [{"schedulerName": %q}]
+}`
+
+// StartSecondScheduler runs another kube-scheduler beside the first one, for pods whose schedulerName is name. The
+// caller kills it.
+func (cp *ControlPlane) StartSecondScheduler(binDir, name string, args ...string) (*process.Process, error) {
+	ports, err := FreePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig, config := filepath.Join(cp.dir, name+".kubeconfig"), filepath.Join(cp.dir, name+".config")
+	if err := errors.Join(
+		cp.WriteKubeconfig(kubeconfig, adminToken),
+		os.WriteFile(config, fmt.Appendf(nil, secondScheduler, kubeconfig, name), 0o600),
+	); err != nil {
+		return nil, fmt.Errorf("configure scheduler %s: %w", name, err)
+	}
+	return cp.startProgram(binDir, "kube-scheduler", name, slices.Concat(args, []string{
+		"--config=" + config, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
+	})...)
 }
 
 // Err tells of a program of the control plane that has ended by itself.

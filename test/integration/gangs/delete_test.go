@@ -7,10 +7,13 @@ package gangs
 
 import (
 	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,7 +22,7 @@ import (
 
 // The GangClaim is deleted when the controller has just written that step, and a new one finds that out.
 func TestGangClaimDeletedInEveryState(t *testing.T) {
-	for _, verb := range []string{"AddFinalizer", "StatusFencing", "CreateRules", "StatusQuiescing", "StatusReleasing", "CreateTemplate", "DeleteTemplate"} {
+	for _, verb := range []string{"AddFinalizer", "StatusFencing", "CreateRules", "StatusQuiescing", "StatusReleasing", "CreateTemplate", "DeleteTemplate", "StatusStarting"} {
 		t.Run(verb, func(t *testing.T) {
 			e := newEnv(t, stock, "a100-2x4")
 			gang := e.gang("train", 2, 4)
@@ -62,6 +65,33 @@ func TestGangClaimDeletedWhileItsMembersRun(t *testing.T) {
 	})
 	if e.get(pods[0]); pods[0].Status.Phase != corev1.PodRunning || pods[0].DeletionTimestamp != nil {
 		t.Errorf("the member is %s, ending %t; it should run on", pods[0].Status.Phase, pods[0].DeletionTimestamp != nil)
+	}
+}
+
+// The members are allowed to start, or run: the GangClaim and its fence go, the members stay.
+func TestGangClaimDeletedAsItsMembersStart(t *testing.T) {
+	for _, verb := range []string{"MarkReady", "StatusHolding", "StatusUnfencing"} {
+		t.Run(verb, func(t *testing.T) {
+			e := newEnv(t, stock, "a100-2x4")
+			gang := e.gang("train", 2, 4, func(g *v1alpha1.GangClaim) { g.Spec.RestartGracePeriod = &metav1.Duration{Duration: time.Second} })
+			pods := e.members("train", 2)
+			e.diesAt(verb)
+			e.get(gang)
+			e.delete(gang)
+			e.start()
+			e.eventually("the GangClaim and its fence are gone", func() error {
+				var rules resourceapi.DeviceTaintRuleList
+				if err := e.client.List(t.Context(), &rules, client.MatchingLabels{v1alpha1.GangLabel: string(gang.UID)}); err != nil {
+					return err
+				}
+				if e.get(gang) || len(rules.Items) > 0 {
+					return fmt.Errorf("it is there, or its %d rules are", len(rules.Items))
+				}
+				return nil
+			})
+			e.running(pods...)
+			e.together(pods, 4)
+		})
 	}
 }
 

@@ -308,6 +308,15 @@ func (e *env) members(gang string, n int, change ...func(*corev1.Pod)) []*corev1
 // singles are the template and the pods of users who want GPUs and no gang. on pins them to a node.
 func (e *env) single(name string, gpus int64, selectors ...string) *corev1.Pod {
 	e.t.Helper()
+	e.template(name, gpus, selectors...)
+	pod := e.pod(name, name)
+	e.create(pod)
+	return pod
+}
+
+// template makes a template for GPUs of no gang.
+func (e *env) template(name string, gpus int64, selectors ...string) {
+	e.t.Helper()
 	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name}}
 	exactly := &resourceapi.ExactDeviceRequest{
 		DeviceClassName: v1alpha1.DriverName, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: gpus,
@@ -317,9 +326,6 @@ func (e *env) single(name string, gpus int64, selectors ...string) *corev1.Pod {
 	}
 	template.Spec.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: exactly}}
 	e.create(template)
-	pod := e.pod(name, name)
-	e.create(pod)
-	return pod
 }
 
 // inDomain selects the devices of the n-th domain of a node.

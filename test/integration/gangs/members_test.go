@@ -57,7 +57,7 @@ func TestAForeignPodThatNamesTheTemplate(t *testing.T) {
 }
 
 // job runs the members of a gang as a Job does.
-func (e *env) job(name string, members int32) *batchv1.Job {
+func (e *env) job(name string, members int32, change ...func(*batchv1.Job)) *batchv1.Job {
 	e.t.Helper()
 	spec := e.podSpec(name)
 	spec.RestartPolicy = corev1.RestartPolicyNever
@@ -68,6 +68,9 @@ func (e *env) job(name string, members int32) *batchv1.Job {
 			CompletionMode: ptr.To(batchv1.IndexedCompletion),
 			Template:       corev1.PodTemplateSpec{Spec: spec},
 		},
+	}
+	for _, c := range change {
+		c(job)
 	}
 	e.create(job)
 	return job
