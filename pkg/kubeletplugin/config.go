@@ -17,6 +17,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/pkg/cdi"
 	"github.com/switchyard-dev/switchyard/pkg/device"
+	"github.com/switchyard-dev/switchyard/pkg/health"
 )
 
 // SpecWriter writes the CDI specs through which containers get their devices. *cdi.Writer implements
@@ -56,6 +57,8 @@ type Config struct {
 	// OrphanGrace is how long a claim must be found gone before its devices are taken back: the
 	// kubelet may still be stopping the containers of a pod that was deleted by force.
 	OrphanGrace time.Duration
+	// HealthPolicy says what follows when a GPU is sick. The zero value keeps new pods away.
+	HealthPolicy health.Policy
 	// DeviceWait is how long a Prepare waits for a device that another claim still has; 0: not at all.
 	DeviceWait time.Duration
 

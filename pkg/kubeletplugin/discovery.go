@@ -6,7 +6,6 @@ package kubeletplugin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/switchyard-dev/switchyard/pkg/device"
+	"github.com/switchyard-dev/switchyard/pkg/health"
 	"github.com/switchyard-dev/switchyard/pkg/nvml"
 )
 
@@ -34,8 +34,18 @@ const (
 // discovery is the loop that looks at the hardware. Its fields belong to its goroutine.
 type discovery struct {
 	*Driver
-	// known is the merged inventory: what is published, and what is saved.
+	// known is the merged inventory as discovery found it, which is what is saved.
 	known device.Inventory
+	// health is what else is known against the GPUs, and judged is known with the health that follows, which
+	// is what is published.
+	health *deviceHealth
+	judged device.Inventory
+	// lookErr is why the last look failed, lastLook when it began, and lookAgain says that an event since
+	// then asks for another.
+	lookErr   error
+	readErr   string // what was last told of readings that failed
+	lastLook  time.Time
+	lookAgain bool
 	// failures counts the looks that failed since the last that did not.
 	failures int
 	// unsettled is since when something is about to change; zero while nothing is.
@@ -46,17 +56,23 @@ type discovery struct {
 	unidentified []string
 }
 
+// newDiscovery continues with what the process before this one knew on this boot.
+func newDiscovery(ctx context.Context, driver *Driver) *discovery {
+	d := &discovery{Driver: driver, known: driver.savedInventory(ctx)}
+	var err error
+	if d.health, err = openDeviceHealth(d.config.PluginDir, d.bootID, d.config.HealthPolicy); err != nil {
+		// What is lost is found again by looking, but for XIDs.
+		klog.FromContext(ctx).Error(err, "Cannot use all of the saved health of the GPUs")
+		d.metrics.errors.WithLabelValues("health_file").Inc()
+	}
+	d.judged = d.health.judge(d.known)
+	return d
+}
+
 // run looks at the hardware until ctx ends.
 func (d *discovery) run(ctx context.Context) {
 	d.publishKnown()
-	for {
-		wait := d.look(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-d.clock.After(wait):
-		case <-d.lookNow:
-		}
+	for d.pause(ctx, d.look(ctx)) {
 	}
 }
 
@@ -64,7 +80,15 @@ func (d *discovery) run(ctx context.Context) {
 // look.
 func (d *discovery) look(ctx context.Context) time.Duration {
 	start := d.clock.Now()
-	seen, err := d.config.Platform.Discover(ctx)
+	d.lastLook, d.lookAgain = start, false
+	var seen device.Inventory
+	var readings map[string]health.Readings
+	var err error
+	d.awaiting(ctx, func() {
+		if seen, err = d.config.Platform.Discover(ctx); err == nil {
+			readings = d.readHealth(ctx)
+		}
+	})
 	d.metrics.observeDiscovery(d.clock.Since(start), err)
 	if ctx.Err() != nil {
 		return 0
@@ -86,11 +110,15 @@ func (d *discovery) look(ctx context.Context) time.Duration {
 	d.reportUnidentified(ctx, seen.Unidentified)
 	inv := device.Merge(d.known, seen)
 	ready := d.refreshSpecs(ctx, inv)
+	for _, name := range d.health.forget() {
+		klog.FromContext(ctx).Info("Forgetting what was known against a GPU: its file was removed", "device", name)
+	}
+	d.health.look(inv, readings, start)
 	d.accept(ctx, inv, nil)
 	// Devices that could not be prepared would only draw pods to this node, so nothing is published
 	// before there are CDI edits for the first time.
 	if d.specsFor != nil {
-		d.publish(inv)
+		d.publish(d.judged)
 	}
 	return d.waitAfter(start, seen.Settling || !ready)
 }
@@ -119,6 +147,9 @@ func (d *discovery) failed(ctx context.Context, err error) {
 		d.fail(err)
 		return
 	}
+	if unavailable, ok := errors.AsType[*nvml.UnavailableError](err); ok && unavailable.Reason == nvml.ReasonDriverNotLoaded {
+		d.health.driverUnloaded()
+	}
 	d.metrics.errors.WithLabelValues("discovery").Inc()
 	if d.conditions.set(conditionDiscovery, err.Error()) {
 		klog.FromContext(ctx).Error(err, "Cannot look at the GPUs, trying again")
@@ -136,7 +167,7 @@ func (d *discovery) failed(ctx context.Context, err error) {
 	}
 	d.accept(ctx, inv, err)
 	if len(inv.GPUs) == 0 || d.failures >= failuresUntilLost {
-		d.publish(inv)
+		d.publish(d.judged)
 	}
 }
 
@@ -146,7 +177,8 @@ func (d *discovery) refreshSpecs(ctx context.Context, inv device.Inventory) bool
 	if d.specsFor != nil && apiequality.Semantic.DeepEqual(*d.specsFor, inv) {
 		return true
 	}
-	err := d.config.Specs.Refresh(ctx, inv)
+	var err error
+	d.awaiting(ctx, func() { err = d.config.Specs.Refresh(ctx, inv) })
 	if ctx.Err() != nil {
 		return false // shutting down: what failed because of that is no news
 	}
@@ -165,9 +197,9 @@ func (d *discovery) refreshSpecs(ctx context.Context, inv device.Inventory) bool
 	return true
 }
 
-// accept makes inv what the plugin goes by.
+// accept makes inv, with the health that follows from all that is known, what the plugin goes by. err is why
+// the hardware could not be looked at.
 func (d *discovery) accept(ctx context.Context, inv device.Inventory, err error) {
-	d.reportHealth(ctx, d.known, inv)
 	if !apiequality.Semantic.DeepEqual(d.known, inv) {
 		if saveErr := saveInventory(d.config.PluginDir, d.bootID, inv); saveErr != nil {
 			// The file matters only for a GPU that is lost while the plugin restarts.
@@ -175,30 +207,21 @@ func (d *discovery) accept(ctx context.Context, inv device.Inventory, err error)
 			d.metrics.errors.WithLabelValues("inventory_file").Inc()
 		}
 	}
-	d.known = inv
-	d.hardware.store(newSnapshot(inv, d.clock.Now(), err))
+	d.known, d.lookErr = inv, err
+	d.spread(ctx)
 }
 
-// reportHealth tells of GPUs whose health changed.
-func (d *discovery) reportHealth(ctx context.Context, before, after device.Inventory) {
-	logger := klog.FromContext(ctx)
-	unhealthy := 0
-	for _, gpu := range after.GPUs {
-		if !gpu.Health.Healthy() {
-			unhealthy++
-		}
-		old, known := before.ByName(gpu.Name())
-		switch {
-		case gpu.Health.Reason == old.Health.Reason:
-		case !gpu.Health.Healthy():
-			logger.Info("GPU became unhealthy", "device", gpu.Name(), "pciBusID", gpu.PCIBusID, "reason", gpu.Health.Reason, "message", gpu.Health.Message)
-			d.events.warn(reasonGPUUnhealthy, "%s", describeUnhealthy(gpu))
-		case known:
-			logger.Info("GPU is healthy again", "device", gpu.Name(), "pciBusID", gpu.PCIBusID)
-			d.events.normal(reasonGPURecovered, "GPU %s (PCI %s) is healthy again", gpu.Name(), gpu.PCIBusID)
-		}
+// spread judges the GPUs anew, keeps what the judgement is made of, and tells everybody but the API server.
+func (d *discovery) spread(ctx context.Context) {
+	if err := d.health.save(); err != nil {
+		// The files matter only for a GPU that is sick while the plugin restarts.
+		klog.FromContext(ctx).Error(err, "Cannot save the health of the GPUs")
+		d.metrics.errors.WithLabelValues("health_file").Inc()
 	}
-	d.metrics.unhealthyDevices.Set(float64(unhealthy))
+	before := d.judged
+	d.judged = d.health.judge(d.known)
+	d.reportHealth(ctx, before, d.judged)
+	d.hardware.store(newSnapshot(d.judged, d.clock.Now(), d.lookErr))
 }
 
 // reportUnidentified tells of GPUs that are there but do not even tell their UUID, so that they cannot
@@ -212,12 +235,4 @@ func (d *discovery) reportUnidentified(ctx context.Context, unidentified []strin
 		klog.FromContext(ctx).Info("A GPU cannot be identified and is not published", "why", why)
 		d.events.warn(reasonGPUUnidentified, "A GPU of this node cannot be used: %s", why)
 	}
-}
-
-func describeUnhealthy(gpu device.GPU) string {
-	text := fmt.Sprintf("GPU %s (PCI %s) is unhealthy: %s", gpu.Name(), gpu.PCIBusID, gpu.Health.Reason)
-	if gpu.Health.Message != "" {
-		text += ": " + gpu.Health.Message
-	}
-	return text
 }

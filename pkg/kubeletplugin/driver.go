@@ -27,6 +27,7 @@ import (
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
 	"github.com/switchyard-dev/switchyard/pkg/device"
+	"github.com/switchyard-dev/switchyard/pkg/nvml"
 )
 
 const (
@@ -58,6 +59,9 @@ type Driver struct {
 	// desired is what was last handed to publishing. It belongs to discovery.
 	desired   *resourceslice.DriverResources
 	toPublish chan resourceslice.DriverResources
+	// healthEvents are what the GPUs reported, and holderNews what their pods should know of it.
+	healthEvents chan nvml.HealthEvent
+	holderNews   chan holderNews
 	// specsReady says that there are CDI edits to write specs with.
 	specsReady atomic.Bool
 	// runtimeErr is why no claim can be prepared on this node's container runtime.
@@ -111,6 +115,8 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		gate:         newStartGate(),
 		lookNow:      make(chan struct{}, 1),
 		toPublish:    make(chan resourceslice.DriverResources, 1),
+		healthEvents: make(chan nvml.HealthEvent, healthEventQueue),
+		holderNews:   make(chan holderNews, holderNewsQueue),
 		rebuilt:      make(chan struct{}),
 		registered:   make(chan struct{}),
 		reconcileNow: make(chan struct{}, 1),
@@ -121,7 +127,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the checkpoint: %w", err)
 	}
-	config.Registry.MustRegister(newPreparedCollector(d.store))
+	config.Registry.MustRegister(newPreparedCollector(d.store), newHealthCollector(d.hardware))
 	for _, record := range d.store.List() {
 		d.names.add(record)
 	}
@@ -164,7 +170,9 @@ func (d *Driver) Run(ctx context.Context) error {
 
 	d.awaitRegistration(ctx)
 	loops := []func(context.Context){
-		(&discovery{Driver: d, known: d.savedInventory(ctx)}).run,
+		newDiscovery(ctx, d).run,
+		d.watchHealth,
+		d.runHolderNews,
 		d.runPublisher,
 		newReconciler(d).run,
 		d.preflight,

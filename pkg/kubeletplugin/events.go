@@ -15,6 +15,7 @@ const (
 	reasonNVMLUnavailable      = "NVMLUnavailable"
 	reasonNVMLRecovered        = "NVMLRecovered"
 	reasonGPUUnhealthy         = "GPUUnhealthy"
+	reasonGPUDegraded          = "GPUDegraded"
 	reasonGPUUnidentified      = "GPUUnidentified"
 	reasonGPURecovered         = "GPURecovered"
 	reasonCDIFailed            = "CDIFailed"

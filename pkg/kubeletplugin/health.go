@@ -50,6 +50,8 @@ func (d *Driver) healthReport(s *snapshot) kubeletplugin.DeviceHealthReport {
 		if !gpu.Health.Healthy() {
 			health.Health = kubeletplugin.HealthStatusUnhealthy
 			health.Message = describeUnhealthy(gpu)
+		} else if gpu.Health.Degraded != "" {
+			health.Message = describeDegraded(gpu)
 		}
 		report.Devices = append(report.Devices, health)
 	}

@@ -33,6 +33,9 @@ type metrics struct {
 
 	publishedDevices prometheus.Gauge
 	unhealthyDevices prometheus.Gauge
+	monitoredDevices prometheus.Gauge
+	healthEvents     *prometheus.CounterVec
+	xids             *prometheus.CounterVec
 	sliceWrites      *prometheus.CounterVec
 	publishErrors    *prometheus.CounterVec
 
@@ -72,8 +75,14 @@ func newMetrics(registry prometheus.Registerer, version string) *metrics {
 
 		publishedDevices: gauge("published_devices", "Devices in the ResourceSlices as last handed to publishing."),
 		unhealthyDevices: gauge("unhealthy_devices", "Published devices that carry the unhealthy taint."),
-		sliceWrites:      counter("resourceslice_writes_total", "Writes of ResourceSlices that the API server accepted, by verb.", "verb"),
-		publishErrors:    counter("publish_errors_total", "Errors while publishing ResourceSlices, by kind (dropped_fields, invalid or other).", "kind"),
+		monitoredDevices: gauge("monitored_devices", "GPUs that report errors by themselves (NVML events). The health of all is also found by looking."),
+		healthEvents:     counter("health_events_total", "Events that NVML reported, by type.", "type"),
+		xids: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: metricNamespace, Name: "device_xids_total",
+			Help: "XID errors that NVML reported, by GPU and number, whatever they mean. device is empty where NVML does not say which GPU it was.",
+		}, []string{"device", "xid"}),
+		sliceWrites:   counter("resourceslice_writes_total", "Writes of ResourceSlices that the API server accepted, by verb.", "verb"),
+		publishErrors: counter("publish_errors_total", "Errors while publishing ResourceSlices, by kind (dropped_fields, invalid or other).", "kind"),
 
 		discoveries: counter("discoveries_total", "Looks at the hardware through NVML, by result (ok or error).", "result"),
 		discoveryDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -86,7 +95,7 @@ func newMetrics(registry prometheus.Registerer, version string) *metrics {
 	buildInfo := gaugeVec("build_info", "Always 1; the label is the version of the binary.", "version")
 	buildInfo.WithLabelValues(version).Set(1)
 	registry.MustRegister(m.requests, m.requestDuration, m.inFlight, m.claims, m.errors, m.gangClaimsWaiting,
-		m.reconciled, m.publishedDevices, m.unhealthyDevices, m.sliceWrites, m.publishErrors,
+		m.reconciled, m.publishedDevices, m.unhealthyDevices, m.monitoredDevices, m.healthEvents, m.xids, m.sliceWrites, m.publishErrors,
 		m.discoveries, m.discoveryDuration, m.preflight, buildInfo)
 	return m
 }

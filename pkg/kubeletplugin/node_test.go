@@ -121,7 +121,7 @@ func (m *testMachine) start() *testPlugin {
 	r := newReconciler(d)
 	// The helper, which writes device metadata, does not run here.
 	r.prepareAgain = func(context.Context, *drapb.Claim) error { return nil }
-	return &testPlugin{Driver: d, t: m.t, ctx: ctx, discovery: &discovery{Driver: d, known: d.savedInventory(ctx)}, reconciler: r}
+	return &testPlugin{Driver: d, t: m.t, ctx: ctx, discovery: newDiscovery(ctx, d), reconciler: r}
 }
 
 // ready starts a plugin that has looked at the hardware and reconciled once.

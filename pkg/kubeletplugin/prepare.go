@@ -211,8 +211,8 @@ func checkDevice(result resourceapi.DeviceRequestAllocationResult, seen *snapsho
 		return newError(kindDeviceUnknown, "device %s is unknown: %w", result.Device, seen.err)
 	case !ok:
 		return newError(kindDeviceUnknown, "device %s does not exist on this node (any more); it has %d GPUs", result.Device, len(seen.byName))
-	case !known.gpu.Health.Healthy():
-		return newError(kindDeviceUnhealthy, "%s", describeUnhealthy(known.gpu))
+	case !known.gpu.Health.Healthy() && !toleratesHealth(result, known.gpu.Health):
+		return newError(kindDeviceUnhealthy, "%s; the pod starts here if the GPU recovers: delete the pod to have it start on another", describeUnhealthy(known.gpu))
 	case known.gpu.MIGEnabled && !ptr.Deref(result.AdminAccess, false):
 		return newError(kindDeviceInMIGMode, "GPU %s is in MIG mode and cannot be used as a whole: switch MIG mode off (nvidia-smi -i %s -mig 0)", result.Device, known.gpu.PCIBusID)
 	}

@@ -51,7 +51,7 @@ func (d *discovery) publishKnown() {
 		d.toPublish <- resourceslice.DriverResources{}
 		return
 	}
-	d.publish(d.known)
+	d.publish(d.judged)
 }
 
 // runPublisher passes ResourceSlices on to the helper until ctx ends. It has a goroutine of its own

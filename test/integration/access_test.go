@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,6 +90,54 @@ func sliceOf(pool string, node *string, driver string) *resourceapi.ResourceSlic
 		slice.Spec.AllNodes = ptr.To(true)
 	}
 	return slice
+}
+
+// Events about pods are written in their namespaces, so that RBAC cannot hold the plugin to its own node.
+func TestThePluginWritesEventsFromItsOwnNodeOnly(t *testing.T) {
+	n := newNode(t, "t4")
+	other := newNode(t, "t4")
+	client, err := kubernetes.NewForConfig(cluster.ConfigFor(n.token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(host string, about corev1.ObjectReference, namespace string) error {
+		event := &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{GenerateName: "access-", Namespace: namespace},
+			InvolvedObject: about,
+			Source:         corev1.EventSource{Component: "switchyard-kubelet-plugin", Host: host},
+			Reason:         "Test", Type: corev1.EventTypeNormal,
+		}
+		_, err := client.CoreV1().Events(namespace).Create(t.Context(), event, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	pod := corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: n.namespace, Name: "train"}
+	eventually(t, "the policy is in force", func() error {
+		if write(other.Name, pod, n.namespace) == nil {
+			return errors.New("an Event from another node is accepted")
+		}
+		return nil
+	})
+	for name, tc := range map[string]struct {
+		host      string
+		about     corev1.ObjectReference
+		namespace string
+		denied    string
+	}{
+		"about a pod":                {n.Name, pod, n.namespace, ""},
+		"about its node":             {n.Name, corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: n.Name}, metav1.NamespaceDefault, ""},
+		"about another node":         {n.Name, corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: other.Name}, metav1.NamespaceDefault, "about pods and about that node"},
+		"about something else":       {n.Name, corev1.ObjectReference{Kind: "Secret", APIVersion: "v1", Namespace: n.namespace, Name: "x"}, n.namespace, "about pods and about that node"},
+		"in the name of another one": {other.Name, pod, n.namespace, "source.host is that node"},
+		"in nobody's name":           {"", pod, n.namespace, "source.host is that node"},
+	} {
+		err := write(tc.host, tc.about, tc.namespace)
+		switch {
+		case tc.denied == "" && err != nil:
+			t.Errorf("%s: %v, want it allowed", name, err)
+		case tc.denied != "" && (err == nil || !strings.Contains(err.Error(), tc.denied)):
+			t.Errorf("%s: %v, want it denied with %q", name, err, tc.denied)
+		}
+	}
 }
 
 func TestThePluginMayNotWriteClaimsNorReadSecrets(t *testing.T) {

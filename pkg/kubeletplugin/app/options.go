@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	helper "k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/health"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin"
 )
 
@@ -48,6 +50,9 @@ type Options struct {
 	OrphanGrace       time.Duration
 	DeviceWait        time.Duration
 
+	HealthEffect string
+	HealthXIDs   map[string]string
+
 	MetricsAddress    string
 	GRPCHealthAddress string
 
@@ -77,6 +82,8 @@ func NewOptions(getenv func(string) string) *Options {
 		ReconcileInterval: time.Minute,
 		OrphanGrace:       2 * time.Minute,
 		DeviceWait:        10 * time.Second,
+
+		HealthEffect: string(resourceapi.DeviceTaintEffectNoSchedule),
 
 		MetricsAddress:    ":8080",
 		GRPCHealthAddress: ":51515",
@@ -114,6 +121,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 
 	fs.DurationVar(&o.DeviceWait, "device-wait", o.DeviceWait, "How long a claim's preparation waits for a GPU that another claim still has on this node, because a pod deleted by force is still ending. The kubelet repeats a refused one only after a minute or more, and gives up on a call after 45s.")
 
+	fs.StringVar(&o.HealthEffect, "health-effect", o.HealthEffect, "Taint effect on a GPU with which nothing can go on (lost, a reset or reboot is needed, XID 79 or 95): NoSchedule, which leaves its pods alone, or NoExecute, which has Kubernetes delete them without asking their PodDisruptionBudgets. Other unhealthy GPUs have NoSchedule.")
+	fs.StringToStringVar(&o.HealthXIDs, "health-xid", o.HealthXIDs, "Taint effect of an XID in place of its default, as CODE=EFFECT with Ignore, None (shown, keeps nobody away), NoSchedule or NoExecute. Can be repeated, or have several with commas: 48=NoExecute,94=NoSchedule.")
+
 	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "TCP address for /metrics, /healthz and /readyz. 0: off.")
 	fs.StringVar(&o.GRPCHealthAddress, "grpc-health-address", o.GRPCHealthAddress, "TCP address, or unix:PATH, of the gRPC health service (services liveness and readiness). 0: off.")
 
@@ -148,6 +158,7 @@ func (o *Options) Validate() error {
 	if o.DeviceWait < 0 || o.DeviceWait > 40*time.Second {
 		fail("device-wait", "%v is not between 0 and 40s: the kubelet gives up on a call after 45s", o.DeviceWait)
 	}
+	o.validateHealth(fail)
 	if o.OrphanGrace < 0 {
 		fail("orphan-grace", "%v is negative: use 0 or more", o.OrphanGrace)
 	}
@@ -170,6 +181,15 @@ func (o *Options) Validate() error {
 		fail("registry-dir", "%s is no directory here: mount the kubelet's plugins_registry directory at the same path, or name the one of a kubelet with another --root-dir", o.RegistryDir)
 	}
 	return errors.Join(errs...)
+}
+
+func (o *Options) validateHealth(fail func(flag, format string, args ...any)) {
+	if _, err := health.ParsePolicy(o.HealthEffect, nil); err != nil {
+		fail("health-effect", "%w", err)
+	}
+	if _, err := health.ParsePolicy("", o.HealthXIDs); err != nil {
+		fail("health-xid", "%w", err)
+	}
 }
 
 func (o *Options) validatePaths(fail func(flag, format string, args ...any)) {

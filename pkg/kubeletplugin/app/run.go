@@ -28,6 +28,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/switchyard-dev/switchyard/pkg/health"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin"
 	"github.com/switchyard-dev/switchyard/pkg/nvml"
 )
@@ -71,6 +72,10 @@ func run(ctx context.Context, name string, o Options, open func(Options) (Platfo
 		return err
 	}
 
+	policy, err := health.ParsePolicy(o.HealthEffect, o.HealthXIDs)
+	if err != nil {
+		return fmt.Errorf("health policy: %w", err)
+	}
 	driver, err := kubeletplugin.New(ctx, kubeletplugin.Config{
 		NodeName:          o.NodeName,
 		PodUID:            types.UID(o.PodUID),
@@ -82,6 +87,7 @@ func run(ctx context.Context, name string, o Options, open func(Options) (Platfo
 		ReconcileInterval: o.ReconcileInterval,
 		OrphanGrace:       o.OrphanGrace,
 		DeviceWait:        o.DeviceWait,
+		HealthPolicy:      policy,
 		KubeClient:        client,
 		Platform:          platform,
 		Specs:             specs,
