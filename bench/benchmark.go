@@ -19,6 +19,7 @@ func benchmarks() []Benchmark {
 		nodePluginStart(),
 		nodePluginMemory(),
 		planner(),
+		defragmentation(),
 		gangs(),
 	)
 }

@@ -410,8 +410,8 @@ type GangDefragmentation struct {
 	Reason string `json:"reason"`
 	// Message is that of the condition RoomCanBeMade.
 	Message string `json:"message"`
-	// Moves are the cheapest moves after which the gang has a place, and every pod that is moved as well. When there
-	// are none, they are empty, or, as far as message says so, the best attempt.
+	// Moves are the cheapest moves after which the gang has a place, and every pod that is moved as well; empty when
+	// there are none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
