@@ -12,7 +12,6 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
-	"github.com/switchyard-dev/switchyard/pkg/resourcemodel"
 )
 
 // maxNames is how many names of one sort a message lists.
@@ -103,12 +102,12 @@ func place(scope v1alpha1.MemberScope) string {
 
 // noun is what the devices are: GPUs if that is all there is in the class.
 func noun(r *request) string {
-	for s, m := range r.view.matches {
-		for i, d := range s.devices {
-			if m.class[i] && d.kind != resourcemodel.TypeGPU {
-				return "device"
-			}
-		}
+	class := r.view
+	if class.base != nil {
+		class = class.base
+	}
+	if class.partitions > 0 {
+		return "device"
 	}
 	return "GPU"
 }

@@ -15,6 +15,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/utils/ptr"
+
+	"github.com/switchyard-dev/switchyard/pkg/resourcemodel"
 )
 
 const (
@@ -49,7 +51,9 @@ type view struct {
 	// Only the view of a class has them.
 	ids      map[string]int
 	repeated map[string]bool
-	lastUsed int64
+	// partitions counts the devices of the class that are not whole GPUs.
+	partitions int
+	lastUsed   int64
 	// compiled says that the selectors were compiled, and checked against the limits of the API server
 	// if they are not those of a class; invalid is what came of it.
 	compiled bool
@@ -321,6 +325,9 @@ func (v *view) add(s *slice, m *matches) {
 		return
 	}
 	for i, d := range s.devices {
+		if m.class[i] && d.kind != resourcemodel.TypeGPU {
+			v.partitions++
+		}
 		if m.class[i] && d.attrID != "" {
 			v.ids[d.attrID]++
 			if v.ids[d.attrID] == 2 {
@@ -372,6 +379,9 @@ func (c *Cluster) dropMatches(s *slice) {
 			continue
 		}
 		for i, d := range s.devices {
+			if m.class[i] && d.kind != resourcemodel.TypeGPU {
+				v.partitions--
+			}
 			if !m.class[i] || d.attrID == "" {
 				continue
 			}
