@@ -28,6 +28,8 @@ type Cluster struct {
 	Capacity int
 	// Used is what tasks have of it.
 	Used int
+	// Version changes whenever a node does.
+	Version int
 }
 
 // Shape is what a node has without tasks. Nodes of a shape are interchangeable then.
@@ -139,6 +141,7 @@ func (c *Cluster) Place(id int, r *Request, p Placement) {
 	}
 	n.State = n.After(r, p.GPUs)
 	n.Version++
+	c.Version++
 	n.Tasks = append(n.Tasks, Run{ID: id, Request: r, GPUs: p.GPUs})
 	if r.GPUs > 0 {
 		n.Classes[r.class()]++
@@ -153,6 +156,7 @@ func (c *Cluster) Remove(id, node int) Run {
 	run := n.Tasks[i]
 	n.State = n.Before(run)
 	n.Version++
+	c.Version++
 	n.Tasks = slices.Delete(n.Tasks, i, i+1)
 	if run.Request.GPUs > 0 {
 		n.Classes[run.Request.class()]--

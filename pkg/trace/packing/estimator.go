@@ -25,7 +25,7 @@ type Options struct {
 }
 
 // DefaultOptions are what the published numbers were measured with.
-var DefaultOptions = Options{Streams: 100, LengthBase: 6, LengthPerFill: 4, MaxLength: 60, CPUOnly: 0.5, Load: 1.3}
+var DefaultOptions = Options{Streams: 64, LengthBase: 4, LengthPerFill: 3, MaxLength: 60, CPUOnly: 0.5, Load: 1.3}
 
 // Estimator estimates how many GPUs of a node stay idle for want of tasks that fit. It is not safe for
 // concurrent use.
@@ -35,6 +35,7 @@ type Estimator struct {
 	options Options
 	shapes  []streams // by shape; made when needed
 	known   map[cluster.State]float64
+	limit   int // of known
 }
 
 // maxKnown bounds the estimates that are remembered: about 100 MiB.
@@ -42,7 +43,7 @@ const maxKnown = 1 << 20
 
 // NewEstimator returns an estimator for nodes of the cluster. random draws the streams.
 func NewEstimator(c *cluster.Cluster, mix Mix, options Options, random trace.Rand) *Estimator {
-	e := &Estimator{cluster: c, mix: mix, options: options, known: map[cluster.State]float64{}}
+	e := &Estimator{cluster: c, mix: mix, options: options, known: map[cluster.State]float64{}, limit: maxKnown}
 	for shape := range c.Shapes {
 		e.shapes = append(e.shapes, e.newStreams(shape, random))
 	}
@@ -55,7 +56,7 @@ func (e *Estimator) Idle(s cluster.State) float64 {
 	if known, ok := e.known[s]; ok {
 		return known
 	}
-	if len(e.known) >= maxKnown {
+	if len(e.known) >= e.limit {
 		clear(e.known)
 	}
 	idle := e.shapes[s.Shape].idle(&s, e.cluster.Shapes[s.Shape].GPUs)

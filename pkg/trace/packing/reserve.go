@@ -117,22 +117,54 @@ func (r *Reserve) Rooms(s *cluster.State) Rooms {
 	return rooms
 }
 
+// Stock is the room that all nodes of a cluster have.
+type Stock struct {
+	rooms [MaxGroups]float64
+	// common has, by two groups, the rooms of the second on nodes that have room for the first.
+	common [MaxGroups][MaxGroups]float64
+}
+
+// Change replaces the rooms of a node.
+func (s *Stock) Change(before, after *Rooms) {
+	s.add(before, -1)
+	s.add(after, 1)
+}
+
+func (s *Stock) add(rooms *Rooms, sign float64) {
+	for g, room := range rooms {
+		if room == 0 {
+			continue
+		}
+		s.rooms[g] += sign * float64(room)
+		for h, other := range rooms {
+			s.common[g][h] += sign * float64(min(room, 1)*other)
+		}
+	}
+}
+
 // Prices are what the room for one task of each group is worth, in GPUs. floor is what it is worth in any
 // case, in parts of the task's GPUs and for a group that is all of the demand; scarce what it is worth if it
-// will be missed for certain. rooms are those of the cluster, idle its idle GPUs: as many GPUs as that will be
-// asked for until it is full, by each group in proportion to its share.
-func (r *Reserve) Prices(rooms *Rooms, idle, floor, scarce float64) Rooms {
+// will be missed for certain. idle are the cluster's idle GPUs: as many GPUs as that will be asked for until
+// it is full, by each group in proportion to its share. Tasks with as many GPUs or more compete for the room
+// of a group as far as theirs is on the same nodes.
+func (r *Reserve) Prices(stock *Stock, idle, floor, scarce float64) Rooms {
 	var prices Rooms
-	for i, g := range r.groups {
-		expected := idle * g.share / g.gpus
-		missed := normal((Beta*expected - float64(rooms[i])) / math.Sqrt(expected+1))
-		prices[i] = float32(g.gpus * (floor*math.Sqrt(g.share) + scarce*missed))
+	for g, of := range r.groups {
+		expected := 0.0
+		for h, other := range r.groups {
+			if other.gpus >= of.gpus && stock.rooms[h] > 0 {
+				expected += idle * other.share / of.gpus * stock.common[g][h] / stock.rooms[h]
+			}
+		}
+		missed := normal((caution*expected - stock.rooms[g]) / math.Sqrt(expected+1))
+		prices[g] = float32(of.gpus * (floor*math.Sqrt(of.share) + scarce*missed))
 	}
 	return prices
 }
 
-// Beta is
-var Beta = 1.0
+// caution is by how much more the demand for rooms is taken to be than expected: rooms are also lost to CPU,
+// and to single tasks that find no other place.
+const caution = 1.2
 
 // normal is the cumulative distribution function of the standard normal distribution.
 func normal(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }

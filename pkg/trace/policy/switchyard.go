@@ -17,10 +17,13 @@ type Weights struct {
 	Pressure float64
 	// Floor and Scarce are the prices of the room for a task with several GPUs: see packing.Reserve.
 	Floor, Scarce float64
+	// MoveGain is what a move must be worth at least if no others are saved up. None is made while more than the part MoveBelow of
+	// the cluster's GPUs is idle: what arrives still fills the holes by itself.
+	MoveGain, MoveBelow float64
 }
 
 // DefaultWeights are what the published numbers were measured with.
-var DefaultWeights = Weights{Left: 0.02, Pressure: 0.3, Floor: 0.03, Scarce: 0.1}
+var DefaultWeights = Weights{Left: 0.02, Pressure: 0.3, Floor: 0.005, Scarce: 0.6, MoveGain: 0.3, MoveBelow: 0.1}
 
 // switchyard takes the place after which fewest GPUs are expected to stay idle, with a reserve of whole
 // nodes for tasks with several GPUs and of GPU models that others cannot do without.
@@ -32,8 +35,12 @@ type switchyard struct {
 	pressure  []float64 // by model
 	// nodes has what is known of each node, rated the last rating of each node, by request.
 	nodes []nodeRating
-	rooms packing.Rooms // of all nodes
+	stock packing.Stock
 	rated [][]placeRating
+	// leaving has the last rating of what leaves each node.
+	leaving []departures
+	// settled is the version of the cluster for which no move was worth it.
+	settled int
 }
 
 // nodeRating is what a node is worth as it is.
@@ -51,9 +58,10 @@ type placeRating struct {
 
 type placeOption struct {
 	gpus cluster.GPUSet
-	// gain is without the price of the rooms that are lost.
-	gain float64
-	lost packing.Rooms
+	// change is how many fewer GPUs are expected to stay idle, less what the model is sought after; gain
+	// is that, less the price of what is left. Both are without the price of the rooms that are lost.
+	change, gain float64
+	lost         packing.Rooms
 	// loses is whether any are.
 	loses bool
 }
@@ -67,6 +75,8 @@ func newSwitchyard(e Env) *switchyard {
 		reserve:   packing.NewReserve(e.Cluster, mix),
 		pressure:  mix.Pressure(e.Cluster),
 		nodes:     make([]nodeRating, len(e.Cluster.Nodes)),
+		leaving:   make([]departures, len(e.Cluster.Nodes)),
+		settled:   -1,
 	}
 }
 
@@ -74,33 +84,44 @@ func newSwitchyard(e Env) *switchyard {
 func (p *switchyard) Choose(r *cluster.Request) (cluster.Placement, bool) {
 	p.refresh()
 	idle := float64(p.cluster.Capacity-p.cluster.Used) / trace.Whole
-	prices := p.reserve.Prices(&p.rooms, idle, p.weights.Floor, p.weights.Scarce)
+	prices := p.reserve.Prices(&p.stock, idle, p.weights.Floor, p.weights.Scarce)
+	ratings := p.ratingsOf(r)
+	best, found := 0.0, false
+	var chosen cluster.Placement
+	for i := range ratings {
+		for j := range p.optionsOf(ratings, i, r) {
+			option := &ratings[i].options[j]
+			score := option.gain
+			if option.loses {
+				score -= option.lost.Dot(&prices)
+			}
+			if !found || score > best || score == best && p.cluster.Nodes[i].Rank < p.cluster.Nodes[chosen.Node].Rank {
+				best, found, chosen = score, true, cluster.Placement{Node: i, GPUs: option.gpus}
+			}
+		}
+	}
+	return chosen, found
+}
+
+// ratingsOf are the last ratings of a request by node.
+func (p *switchyard) ratingsOf(r *cluster.Request) []placeRating {
 	for len(p.rated) <= r.ID {
 		p.rated = append(p.rated, nil)
 	}
 	if p.rated[r.ID] == nil {
 		p.rated[r.ID] = make([]placeRating, len(p.cluster.Nodes))
 	}
-	best, found := 0.0, false
-	var chosen cluster.Placement
-	for i := range p.rated[r.ID] {
-		n, rating := &p.cluster.Nodes[i], &p.rated[r.ID][i]
-		if rating.version != n.Version+1 {
-			rating.version = n.Version + 1
-			rating.options = p.rate(rating.options[:0], i, r)
-		}
-		for j := range rating.options {
-			option := &rating.options[j]
-			score := option.gain
-			if option.loses {
-				score -= option.lost.Dot(&prices)
-			}
-			if !found || score > best || score == best && n.Rank < p.cluster.Nodes[chosen.Node].Rank {
-				best, found, chosen = score, true, cluster.Placement{Node: i, GPUs: option.gpus}
-			}
-		}
+	return p.rated[r.ID]
+}
+
+// optionsOf rates a node anew if it changed.
+func (p *switchyard) optionsOf(ratings []placeRating, node int, r *cluster.Request) []placeOption {
+	n, rating := &p.cluster.Nodes[node], &ratings[node]
+	if rating.version != n.Version+1 {
+		rating.version = n.Version + 1
+		rating.options = p.rate(rating.options[:0], node, r)
 	}
-	return chosen, found
+	return rating.options
 }
 
 // refresh rates the nodes that changed.
@@ -111,9 +132,7 @@ func (p *switchyard) refresh() {
 			continue
 		}
 		rooms := p.reserve.Rooms(&n.State)
-		for group := range rooms {
-			p.rooms[group] += rooms[group] - rating.rooms[group]
-		}
+		p.stock.Change(&rating.rooms, &rooms)
 		*rating = nodeRating{version: n.Version + 1, idle: p.estimator.Idle(n.State), rooms: rooms}
 	}
 }
@@ -127,10 +146,8 @@ func (p *switchyard) rate(options []placeOption, node int, r *cluster.Request) [
 	var sets [trace.MaxGPUs]cluster.GPUSet
 	for _, gpus := range p.cluster.Options(sets[:0], &n.State, r) {
 		after := n.After(r, gpus)
-		option := placeOption{gpus: gpus, gain: before.idle - p.estimator.Idle(after) - p.weights.Left*float64(after.Idle())/(8*trace.Whole)}
-		if r.GPUs > 0 {
-			option.gain -= p.weights.Pressure * p.pressure[p.cluster.Shapes[n.Shape].Model] * float64(r.Demand()) / trace.Whole
-		}
+		option := placeOption{gpus: gpus, change: before.idle - p.estimator.Idle(after) - p.pressureOf(n, r)}
+		option.gain = option.change - p.weights.Left*float64(after.Idle())/(8*trace.Whole)
 		rooms := p.reserve.Rooms(&after)
 		for group := range rooms {
 			option.lost[group] = before.rooms[group] - rooms[group]
@@ -139,4 +156,12 @@ func (p *switchyard) rate(options []placeOption, node int, r *cluster.Request) [
 		options = append(options, option)
 	}
 	return options
+}
+
+// pressureOf is the price of the node's GPU model for a request.
+func (p *switchyard) pressureOf(n *cluster.Node, r *cluster.Request) float64 {
+	if r.GPUs == 0 {
+		return 0
+	}
+	return p.weights.Pressure * p.pressure[p.cluster.Shapes[n.Shape].Model] * float64(r.Demand()) / trace.Whole
 }

@@ -86,6 +86,9 @@ type Seed struct {
 	Seed int64
 	// Points are the results when 0, 1, 2, … percent of the GPUs had been asked for.
 	Points []Point
+	// Ceiling is how much of the GPUs, in percent, could have been allocated in the end at most, had the
+	// tasks that ran been elsewhere: see the function.
+	Ceiling float64
 	// Free is how many GPUs no task used in the end.
 	Free int
 	// Unusable is, by GangSizes, how many of them no task with so many GPUs could use, had it CPU and

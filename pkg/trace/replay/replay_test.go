@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/switchyard-dev/switchyard/pkg/trace"
+	"github.com/switchyard-dev/switchyard/pkg/trace/cluster"
 	"github.com/switchyard-dev/switchyard/pkg/trace/policy"
 )
 
@@ -208,7 +209,7 @@ func TestPublishedResults(t *testing.T) {
 		{"default", "dotprod", "DotProd", 0.05},
 		{"default", "gpupacking", "GpuPacking", 0.05},
 		{"default", "gpuclustering", "GpuClustering", 0.05},
-		{"gpuspec33", "fgd", "FGD", 0.05},
+		{"gpuspec33", "gpupacking", "GpuPacking", 0.05},
 		{"multigpu50", "fgd", "FGD", 0.05},
 		// It draws from another place than the authors' simulator, which is not reproducible.
 		{"multigpu50", "random", "Random", 0.4},
@@ -257,4 +258,116 @@ func readPublished(t *testing.T) map[string]float64 {
 		published[row[0]+row[1]+row[2]] = mean
 	}
 	return published
+}
+
+func TestMovesStayWithinTheirBudget(t *testing.T) {
+	// Nodes of which some have CPU for all of their GPUs and some have not.
+	var nodes []trace.Node
+	for i := range 60 {
+		nodes = append(nodes, trace.Node{Name: strconv.Itoa(i), CPU: 40000, Memory: 1000, GPUs: 2 + 2*(i%4), Model: "T4"})
+	}
+	var tasks []trace.Task
+	for i, kind := range []trace.Kind{
+		{CPU: 12000, GPUs: 1, Milli: 350},
+		{CPU: 500, GPUs: 1, Milli: 650},
+		{CPU: 5000, GPUs: 1, Milli: 1000},
+		{CPU: 3000},
+		{CPU: 2000, GPUs: 1, Milli: 550},
+		{CPU: 2000, GPUs: 1, Milli: 450},
+		{CPU: 16000, GPUs: 4, Milli: 1000},
+	} {
+		tasks = append(tasks, trace.Task{Name: strconv.Itoa(i), Kind: kind})
+	}
+	config := Config{
+		Nodes: nodes, Tasks: tasks, Policy: policy.Switchyard, Arrival: 130, Seeds: SeedsFrom(42, 10), Workers: 2, Rand: source,
+	}
+	without, err := Run(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Moves = 5
+	with, err := Run(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := 0
+	for i, seed := range with.Seeds {
+		for percent, p := range seed.Points {
+			if float64(p.Moves) > config.Moves*float64(p.Arrivals)/100 {
+				t.Fatalf("seed %d: %d moves for %d arrivals at %d %%", seed.Seed, p.Moves, p.Arrivals, percent)
+			}
+		}
+		moved += seed.At(130).Moves
+		if m := without.Seeds[i].At(130).Moves; m != 0 {
+			t.Errorf("%d moves without a budget", m)
+		}
+	}
+	if moved == 0 {
+		t.Error("nothing was moved")
+	}
+	allocated := func(p Point) float64 { return p.Allocated }
+	if with, without := with.Summarise(130, allocated).Mean, without.Summarise(130, allocated).Mean; with < without {
+		t.Errorf("%.2f allocated with moves, %.2f without", with, without)
+	}
+}
+
+func TestCeiling(t *testing.T) {
+	nodes := []trace.Node{{Name: "a", GPUs: 4, Model: "T4"}}
+	for name, tc := range map[string]struct {
+		milli []int
+		want  float64 // lost, in milli-GPUs
+	}{
+		"nothing runs":                            {nil, 0},
+		"whole GPUs lose nothing":                 {[]int{1000, 1000}, 0},
+		"halves go together":                      {[]int{500, 500, 500}, 0},
+		"nothing fits beside large ones":          {[]int{810, 900}, 290},
+		"one fits beside one":                     {[]int{810, 190, 900}, 100},
+		"small ones leave less":                   {[]int{810, 160}, 30},
+		"one that does not fit does not help":     {[]int{810, 210}, 190},
+		"a larger bound counts more on both side": {[]int{810, 600, 400}, 190},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := cluster.New(nodes, []int{0}, 0)
+			catalog := c.NewCatalog(nil)
+			for id, milli := range tc.milli {
+				r := catalog.Request(trace.Kind{GPUs: 1, Milli: milli})
+				c.Place(id, r, cluster.Placement{GPUs: c.FirstFit(&c.Nodes[0].State, r)})
+			}
+			if got, want := ceiling(c), 100*(1-tc.want/4000); math.Abs(got-want) > 1e-9 {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// The promises that are made of our policy, on a few seeds of the trace where they are hardest to keep.
+func TestSwitchyardBeatsGradientDescent(t *testing.T) {
+	if _, err := os.Stat(tracesDir); err != nil {
+		t.Skipf("the openb traces are not there: %v", err)
+	}
+	config := Config{
+		Nodes:   load(t, filepath.Join(tracesDir, "openb_node_list_gpu_node.csv"), trace.ReadNodes),
+		Tasks:   load(t, filepath.Join(tracesDir, "openb_pod_list_multigpu50.csv"), trace.ReadTasks),
+		Arrival: 130, Seeds: SeedsFrom(42, 2), Workers: 2, Rand: source,
+	}
+	results := map[string]Result{}
+	for _, name := range []string{"fgd", policy.Switchyard} {
+		config.Policy = name
+		result, err := Run(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		results[name] = result
+	}
+	for i, ours := range results[policy.Switchyard].Seeds {
+		fgd := results["fgd"].Seeds[i]
+		for percent, least := range map[int]float64{100: 0, 130: 0.3} {
+			if got, than := ours.At(percent), fgd.At(percent); got.Allocated < than.Allocated+least {
+				t.Errorf("seed %d at %d %%: %.2f allocated, FGD %.2f", ours.Seed, percent, got.Allocated, than.Allocated)
+			}
+		}
+		if got, than := ours.At(130), fgd.At(130); got.RejectedMultiGPU > than.RejectedMultiGPU {
+			t.Errorf("seed %d: %.2f %% rejected, FGD %.2f", ours.Seed, got.RejectedMultiGPU, than.RejectedMultiGPU)
+		}
+	}
 }

@@ -44,10 +44,11 @@ func run(ctx context.Context, config Config, seed int64) Seed {
 		if percent > config.Arrival || ctx.Err() != nil {
 			break
 		}
+		r.improve(config.Moves)
 		r.arrive(id, task)
 		r.record(percent)
 	}
-	result := Seed{Seed: seed, Points: r.points}
+	result := Seed{Seed: seed, Points: r.points, Ceiling: ceiling(c)}
 	for i := range c.Nodes {
 		state := &c.Nodes[i].State
 		result.Free += state.Free()
@@ -57,6 +58,23 @@ func run(ctx context.Context, config Config, seed int64) Seed {
 		}
 	}
 	return result
+}
+
+// improve makes the moves that are worth it, as long as there are no more than so many for every 100 arrivals.
+func (r *replay) improve(per100 float64) {
+	mover, ok := r.policy.(policy.Mover)
+	for ok {
+		saved := per100*float64(r.tally.arrivals)/100 - float64(r.tally.moves)
+		if saved < 1 {
+			return
+		}
+		var move policy.Move
+		if move, ok = mover.Move(saved); ok {
+			run := r.cluster.Remove(move.Task, move.From)
+			r.cluster.Place(run.ID, run.Request, move.To)
+			r.tally.moves++
+		}
+	}
 }
 
 // arrive places a task or refuses it for good.
