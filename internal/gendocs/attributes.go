@@ -40,15 +40,17 @@ Every place that a partition can be in is a device as well, on GPUs whose MIG mo
 	fmt.Fprintf(page, `
 ## Taints
 
-All have effect %[1]sNoSchedule%[1]s: new pods stay away, running ones go on.
+With effect %[1]sNoSchedule%[1]s new pods stay away and running ones go on; with %[1]sNoExecute%[1]s Kubernetes deletes these, too;
+%[1]sNone%[1]s is for people to see ([sick GPUs](../guide/health.md)).
 
-| key | value | meaning |
-|---|---|---|
-| %[1]s%[2]s%[1]s | the reason, such as %[1]sLost%[1]s | The GPU does not work; it stays listed until the node reboots or it works again. |
-| %[1]s%[3]s%[1]s | | The GPU is in MIG mode and cannot be used whole. |
-| %[1]s%[4]s%[1]s | | The partition's GPU offers none now: its MIG mode is off, or this node does not let it be partitioned. |
-| %[1]s%[5]s%[1]s | | Partitions that this driver has not made are in the partition's place. |
-`, "`", resourcemodel.TaintUnhealthy, resourcemodel.TaintMIGEnabled, resourcemodel.TaintMIGUnavailable, resourcemodel.TaintMIGOccupied)
+| key | value | effect | meaning |
+|---|---|---|---|
+| %[1]s%[2]s%[1]s | the worst reason, such as %[1]sLost%[1]s or %[1]sXID48%[1]s | %[1]sNoSchedule%[1]s; %[1]sNoExecute%[1]s if configured | The GPU must not be used; it stays listed until the node reboots or it works again. |
+| %[1]s%[3]s%[1]s | the worst reason, such as %[1]sNVLinkDown%[1]s | %[1]sNone%[1]s | The GPU can be used and is not as it should be. |
+| %[1]s%[4]s%[1]s | | %[1]sNoSchedule%[1]s | The GPU is in MIG mode and cannot be used whole. |
+| %[1]s%[5]s%[1]s | | %[1]sNoSchedule%[1]s | The partition's GPU offers none now: its MIG mode is off, or this node does not let it be partitioned. |
+| %[1]s%[6]s%[1]s | | %[1]sNoSchedule%[1]s | Partitions that this driver has not made are in the partition's place. |
+`, "`", resourcemodel.TaintUnhealthy, resourcemodel.TaintDegraded, resourcemodel.TaintMIGEnabled, resourcemodel.TaintMIGUnavailable, resourcemodel.TaintMIGOccupied)
 	return nil
 }
 
