@@ -5,8 +5,10 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
+	"github.com/switchyard-dev/switchyard/pkg/device"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin/app"
 	"github.com/switchyard-dev/switchyard/pkg/nvml"
 )
@@ -21,5 +23,9 @@ func open(o app.Options) (app.Platform, error) {
 	if root == "" {
 		root = o.DriverRoot
 	}
-	return nvml.Open(nvml.Options{NodeName: o.NodeName, DriverRoot: root, SysfsRoot: o.SysfsRoot})
+	partitioned, err := device.ParseSelection(o.MIGGPUs)
+	if err != nil {
+		return nil, fmt.Errorf("--mig-gpus: %w", err)
+	}
+	return nvml.Open(nvml.Options{NodeName: o.NodeName, DriverRoot: root, SysfsRoot: o.SysfsRoot, MIG: partitioned})
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/device"
 )
 
 // allocatedHere returns the results of a claim's allocation that are devices of this node. Results
@@ -71,7 +72,8 @@ func checkDuplicates(results []resourceapi.DeviceRequestAllocationResult) error 
 // Every configuration that applies must be valid, also one that does not count: it is somebody's
 // mistake either way.
 func checkConfig(claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult) error {
-	config := v1alpha1.DefaultGPUConfig()
+	_, isPartition := device.ParsePartitionName(result.Device)
+	var config v1alpha1.Config = v1alpha1.DefaultGPUConfig()
 	configs := resourceclaim.ConfigForResult(claim.Status.Allocation.Devices.Config, result)
 	slices.SortStableFunc(configs, func(a, b resourceapi.DeviceAllocationConfiguration) int {
 		return sourceRank(a.Source) - sourceRank(b.Source)
@@ -84,12 +86,15 @@ func checkConfig(claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequ
 		if err != nil {
 			return newError(kindInvalidConfig, "%s: %w", describeConfig(candidate, result), err)
 		}
-		gpuConfig, ok := decoded.(*v1alpha1.GPUConfig)
-		if !ok {
-			return newError(kindInvalidConfig, "%s: kind is %s, but device %s is a whole GPU: use %s",
-				describeConfig(candidate, result), decoded.GetObjectKind().GroupVersionKind().Kind, result.Device, v1alpha1.GPUConfigKind)
+		if _, forPartitions := decoded.(*v1alpha1.MIGConfig); forPartitions != isPartition {
+			what, kind := "a whole GPU", v1alpha1.GPUConfigKind
+			if isPartition {
+				what, kind = "a MIG partition", v1alpha1.MIGConfigKind
+			}
+			return newError(kindInvalidConfig, "%s: kind is %s, but device %s is %s: use %s",
+				describeConfig(candidate, result), decoded.GetObjectKind().GroupVersionKind().Kind, result.Device, what, kind)
 		}
-		config = gpuConfig
+		config = decoded
 	}
 	if sharing := config.SharingConfig(); sharing != nil {
 		return newError(kindUnsupportedConfig, "request %s: sharing with strategy %s is not supported by this version of the driver: remove the field sharing", result.Request, sharing.Strategy)

@@ -65,6 +65,8 @@ type Config struct {
 	KubeClient kubernetes.Interface
 	Platform   Platform
 	Specs      SpecWriter
+	// Partitions makes and destroys MIG partitions. Optional: without it claims of partitions are refused.
+	Partitions Partitioner
 	// Recorder writes Events on the node.
 	Recorder record.EventRecorder
 	// Registry takes the metrics.

@@ -12,6 +12,15 @@ const (
 	crashBeforeCheckpoint crashPoint = "prepare:before-checkpoint"
 	crashAfterCheckpoint  crashPoint = "prepare:after-checkpoint"
 	crashAfterCDI         crashPoint = "prepare:after-cdi"
+	crashAfterPrepared    crashPoint = "prepare:after-prepared"
+
+	crashBeforeGPUInstance    crashPoint = "partition:before-gpu-instance"
+	crashAfterGPUInstance     crashPoint = "partition:after-gpu-instance"
+	crashAfterComputeInstance crashPoint = "partition:after-compute-instance"
+
+	crashBeforePartitionRemoval      crashPoint = "partition:before-removal"
+	crashAfterComputeInstanceRemoval crashPoint = "partition:after-compute-instance-removal"
+	crashAfterGPUInstanceRemoval     crashPoint = "partition:after-gpu-instance-removal"
 
 	crashBeforeUnprepare    crashPoint = "unprepare:before-cdi-removal"
 	crashAfterCDIRemoval    crashPoint = "unprepare:after-cdi-removal"

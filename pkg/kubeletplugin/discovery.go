@@ -85,7 +85,7 @@ func (d *discovery) look(ctx context.Context) time.Duration {
 	var readings map[string]health.Readings
 	var err error
 	d.awaiting(ctx, func() {
-		if seen, err = d.config.Platform.Discover(ctx); err == nil {
+		if seen, err = d.discover(ctx); err == nil {
 			readings = d.readHealth(ctx)
 		}
 	})

@@ -67,7 +67,12 @@ type Driver struct {
 	// runtimeErr is why no claim can be prepared on this node's container runtime.
 	runtimeErr atomic.Pointer[error]
 
-	store    *checkpoint.Store
+	store *checkpoint.Store
+	// partitions makes MIG partitions. staticPartitions is what was last told of those of others, by GPU; it
+	// belongs to discovery.
+	partitions       *partitions
+	staticPartitions map[string]string
+
 	metadata metadataFiles
 	claims   keyedLock[types.UID]
 	gate     startGate
@@ -128,6 +133,11 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		return nil, fmt.Errorf("open the checkpoint: %w", err)
 	}
 	config.Registry.MustRegister(newPreparedCollector(d.store), newHealthCollector(d.hardware))
+	ledger, err := openPartitionLedger(config.PluginDir, bootID)
+	if err != nil {
+		return nil, errors.Join(err, d.store.Close())
+	}
+	d.partitions = &partitions{platform: config.Partitions, ledger: ledger, holder: d.partitionHolder}
 	for _, record := range d.store.List() {
 		d.names.add(record)
 	}

@@ -19,6 +19,7 @@ const (
 	kindDeviceUnknown     errorKind = "device_unknown"
 	kindDeviceUnhealthy   errorKind = "device_unhealthy"
 	kindDeviceInMIGMode   errorKind = "device_in_mig_mode"
+	kindPartition         errorKind = "partition"
 	kindRuntimeWithoutCDI errorKind = "runtime_without_cdi"
 	kindNotReady          errorKind = "not_ready"
 	kindGangIncomplete    errorKind = "gang_incomplete"

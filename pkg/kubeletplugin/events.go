@@ -24,6 +24,7 @@ const (
 	reasonClaimConflict        = "ClaimConflict"
 	reasonPublishDroppedFields = "ResourceSliceFieldsDropped"
 	reasonPublishInvalid       = "ResourceSliceInvalid"
+	reasonMIGChanged           = "MIGPartitionsChanged"
 	reasonPreflightFailed      = "PreflightFailed"
 )
 

@@ -25,7 +25,7 @@ type Platform interface {
 // snapshot is what one look at the hardware came to. It is never changed once it is shared.
 type snapshot struct {
 	inventory device.Inventory
-	// byName holds the GPUs by device name.
+	// byName holds the GPUs and their partitions by device name.
 	byName map[string]preparableDevice
 	// observed is when the look ended.
 	observed time.Time
@@ -36,26 +36,61 @@ type snapshot struct {
 
 // preparableDevice is what preparing a claim needs to know of a device, ready for use.
 type preparableDevice struct {
+	// gpu is the device, or the GPU of a partition.
 	gpu device.GPU
-	// attributes are the published attributes, for the claim's device metadata (KEP-5304).
+	// partition is the MIG partition that the device is; nil for a GPU.
+	partition *device.Partition
+	// attributes are the published attributes of a GPU; see snapshot.attributes.
 	attributes map[string]resourceapi.DeviceAttribute
 }
 
 func newSnapshot(inv device.Inventory, observed time.Time, err error) *snapshot {
 	s := &snapshot{inventory: inv, byName: make(map[string]preparableDevice, len(inv.GPUs)), observed: observed, err: err}
 	for _, gpu := range inv.GPUs {
-		published := resourcemodel.Attributes(gpu, inv)
-		attributes := make(map[string]resourceapi.DeviceAttribute, len(published))
-		for name, value := range published {
-			attributes[string(name)] = value
+		s.byName[gpu.Name()] = preparableDevice{gpu: gpu, attributes: byString(resourcemodel.Attributes(gpu, inv))}
+		for _, p := range gpu.Partitions() {
+			s.byName[p.Name()] = preparableDevice{gpu: gpu, partition: &p}
 		}
-		s.byName[gpu.Name()] = preparableDevice{gpu: gpu, attributes: attributes}
 	}
 	return s
 }
 
-// uuid returns the hardware behind a device, empty for a device that is not known.
-func (s *snapshot) uuid(device string) string { return s.byName[device].gpu.UUID }
+func byString(published map[resourceapi.QualifiedName]resourceapi.DeviceAttribute) map[string]resourceapi.DeviceAttribute {
+	attributes := make(map[string]resourceapi.DeviceAttribute, len(published))
+	for name, value := range published {
+		attributes[string(name)] = value
+	}
+	return attributes
+}
+
+// attributes are the published attributes of a device, for the claim's device metadata (KEP-5304). Those of
+// partitions are made when they are needed: there are many.
+func (s *snapshot) attributes(name string) map[string]resourceapi.DeviceAttribute {
+	known := s.byName[name]
+	if known.partition != nil {
+		return byString(resourcemodel.PartitionAttributes(*known.partition, s.inventory))
+	}
+	return known.attributes
+}
+
+// find returns a device; false for one that is not known, and for a snapshot that there is not yet.
+func (s *snapshot) find(name string) (preparableDevice, bool) {
+	if s == nil {
+		return preparableDevice{}, false
+	}
+	known, ok := s.byName[name]
+	return known, ok
+}
+
+// uuid returns the hardware behind a device, empty for a device that is not known and for a partition,
+// which gets one when it is made.
+func (s *snapshot) uuid(device string) string {
+	known := s.byName[device]
+	if known.partition != nil {
+		return ""
+	}
+	return known.gpu.UUID
+}
 
 // hardware holds the newest snapshot and wakes those who wait for the next.
 type hardware struct {

@@ -114,10 +114,14 @@ type testPlugin struct {
 }
 
 // start does what Run does before it serves.
-func (m *testMachine) start() *testPlugin {
+func (m *testMachine) start(change ...func(*Config)) *testPlugin {
 	m.t.Helper()
 	_, ctx := ktesting.NewTestContext(m.t)
-	d := must[*Driver](m.t)(New(ctx, m.config()))
+	config := m.config()
+	for _, c := range change {
+		c(&config)
+	}
+	d := must[*Driver](m.t)(New(ctx, config))
 	r := newReconciler(d)
 	// The helper, which writes device metadata, does not run here.
 	r.prepareAgain = func(context.Context, *drapb.Claim) error { return nil }

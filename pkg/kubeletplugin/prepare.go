@@ -88,40 +88,81 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 			DeviceName:   result.Device,
 			CDIDeviceIDs: []string{names[i]},
 			ShareID:      result.ShareID,
-			Metadata:     &kubeletplugin.DeviceMetadata{Attributes: seen.byName[result.Device].attributes},
+			Metadata:     &kubeletplugin.DeviceMetadata{Attributes: seen.attributes(result.Device)},
 		}
 	}
 	return devices, nil
 }
 
-// commit makes a claim's record and CDI spec what they should be and returns the qualified CDI name
-// of each of its devices. The claim is locked. The order of the writes is the package's promise.
+// commit makes a claim's record, partitions and CDI spec what they should be and returns the qualified CDI
+// name of each of its devices. The claim is locked. The order of the writes is the package's promise.
 func (d *Driver) commit(ctx context.Context, record checkpoint.Record) ([]string, error) {
-	devices := specDevices(record)
-	if err := d.config.Specs.Check(devices); err != nil {
+	if err := d.config.Specs.Check(specDevices(record)); err != nil {
 		return nil, newError(kindCDI, "%w", err)
 	}
 	stored, found := d.store.Get(record.ClaimUID)
-	if !found || !sameRecord(stored, record) {
+	// What exists is to be found by looking, not in the record.
+	prepared := found && stored.State == checkpoint.Prepared && sameAllocation(stored, record)
+	reserved := record
+	if hasPartitions(record) {
+		reserved.State = checkpoint.Preparing
+	}
+	if prepared || found && sameRecord(stored, reserved) {
+		d.names.add(stored) // another process may have written it
+	} else {
 		crashAt(crashBeforeCheckpoint)
-		if err := d.putRecordWhenFree(ctx, record); err != nil {
+		if err := d.putRecordWhenFree(ctx, reserved); err != nil {
 			return nil, err
 		}
+		stored = reserved
 		crashAt(crashAfterCheckpoint)
-	} else {
-		d.names.add(stored) // another process may have written it
 	}
-	names, err := d.config.Specs.WriteClaim(record.ClaimUID, devices)
+	if !found {
+		// A partition that is left of an earlier claim, as when NVML was away, may hold that one's data.
+		if err := d.destroyPartitions(ctx, record); err != nil {
+			return nil, errors.Join(err, d.takeBack(ctx, record))
+		}
+	}
+	names, record, err := d.realize(ctx, record)
+	if err == nil {
+		crashAt(crashAfterCDI)
+		if !sameRecord(stored, record) {
+			err = d.putRecord(record)
+		}
+	}
 	if err != nil {
-		err = newError(kindCDI, "%w", err)
-		if found {
+		if found && (prepared || !hasPartitions(record)) {
 			return nil, err // what was prepared before stays reserved
 		}
 		// If this fails, the devices stay reserved until the reconciler finds the claim gone.
-		return nil, errors.Join(err, d.deleteRecord(record.ClaimUID))
+		return nil, errors.Join(err, d.takeBack(ctx, record))
 	}
-	crashAt(crashAfterCDI)
+	crashAt(crashAfterPrepared)
 	return names, nil
+}
+
+// realize makes the partitions of a record and its CDI spec. It returns the record with what it is then
+// known to have.
+func (d *Driver) realize(ctx context.Context, record checkpoint.Record) ([]string, checkpoint.Record, error) {
+	record, devices, err := d.makePartitions(ctx, record)
+	if err != nil {
+		return nil, record, err
+	}
+	names, err := d.config.Specs.WriteClaim(record.ClaimUID, devices)
+	if err != nil {
+		return nil, record, newError(kindCDI, "%w", err)
+	}
+	return names, record, nil
+}
+
+// takeBack undoes what was done for a claim that could not be prepared.
+func (d *Driver) takeBack(ctx context.Context, record checkpoint.Record) error {
+	// Also when the kubelet does not wait any more.
+	ctx = context.WithoutCancel(ctx)
+	if err := errors.Join(d.config.Specs.RemoveClaim(record.ClaimUID), d.destroyPartitions(ctx, record)); err != nil {
+		return err
+	}
+	return d.deleteRecord(record.ClaimUID)
 }
 
 // deviceWaitPoll is how often Prepare looks whether a device has become free. The claim that has it may
@@ -210,11 +251,13 @@ func checkDevice(result resourceapi.DeviceRequestAllocationResult, seen *snapsho
 	case !ok && seen.err != nil:
 		return newError(kindDeviceUnknown, "device %s is unknown: %w", result.Device, seen.err)
 	case !ok:
-		return newError(kindDeviceUnknown, "device %s does not exist on this node (any more); it has %d GPUs", result.Device, len(seen.byName))
+		return newError(kindDeviceUnknown, "device %s does not exist on this node (any more); it has %d GPUs", result.Device, len(seen.inventory.GPUs))
 	case !known.gpu.Health.Healthy() && !toleratesHealth(result, known.gpu.Health):
 		return newError(kindDeviceUnhealthy, "%s; the pod starts here if the GPU recovers: delete the pod to have it start on another", describeUnhealthy(known.gpu))
-	case known.gpu.MIGEnabled && !ptr.Deref(result.AdminAccess, false):
-		return newError(kindDeviceInMIGMode, "GPU %s is in MIG mode and cannot be used as a whole: switch MIG mode off (nvidia-smi -i %s -mig 0)", result.Device, known.gpu.PCIBusID)
+	case known.partition != nil && !known.gpu.OffersPartitions():
+		return newError(kindDeviceInMIGMode, "MIG partition %s cannot be made: MIG mode of GPU PCI %s is off, or --mig-gpus does not name it", result.Device, known.gpu.PCIBusID)
+	case known.partition == nil && known.gpu.MIGEnabled && !ptr.Deref(result.AdminAccess, false):
+		return newError(kindDeviceInMIGMode, "GPU %s is in MIG mode and cannot be used as a whole: claim a MIG partition, or switch MIG mode off (nvidia-smi -i %s -mig 0)", result.Device, known.gpu.PCIBusID)
 	}
 	return nil
 }

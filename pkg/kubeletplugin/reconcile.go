@@ -37,10 +37,11 @@ const (
 
 // Actions of the reconciler: values of the label "action" of the reconciled metric.
 const (
-	actionUnprepared      = "unprepared"
-	actionSpecRemoved     = "spec_removed"
-	actionMetadataEnsured = "metadata_ensured"
-	actionAdopted         = "adopted"
+	actionUnprepared       = "unprepared"
+	actionSpecRemoved      = "spec_removed"
+	actionPartitionRemoved = "partition_removed"
+	actionMetadataEnsured  = "metadata_ensured"
+	actionAdopted          = "adopted"
 )
 
 // reconciler makes what is on this node agree with itself and with the API server, at start and from
@@ -48,7 +49,8 @@ const (
 //
 //   - records that were damaged are rebuilt from the claims of pods that run here (see adopt.go);
 //   - records of claims that are gone, or no longer allocated here, are unprepared;
-//   - CDI specs and metadata without a record are removed, records without a spec get one.
+//   - CDI specs, metadata and MIG partitions of ours without a record are removed; records without a spec, or
+//     whose partitions somebody destroyed, get them.
 //
 // Its fields belong to its goroutine.
 type reconciler struct {
@@ -116,7 +118,7 @@ func (r *reconciler) reconcile(ctx context.Context) time.Duration {
 	}
 	if r.rebuiltOnce && !r.damaged.Load() {
 		// Before, a spec without a record may be that of a running pod whose record is damaged.
-		errs = append(errs, r.removeStray(bounded))
+		errs = append(errs, r.removeStray(bounded), r.removeOrphanPartitions(bounded))
 	}
 	errs = append(errs, r.ensureSpecs(bounded))
 	if ctx.Err() != nil {
@@ -206,7 +208,7 @@ func (r *reconciler) unprepareOrphan(ctx context.Context, record checkpoint.Reco
 	if reason, err := r.whyGone(ctx, record); err != nil || reason == "" {
 		return false, err
 	}
-	if err := r.unprepareLocked(record.ClaimUID); err != nil {
+	if err := r.unprepareLocked(ctx, record.ClaimUID); err != nil {
 		return false, err
 	}
 	return true, r.metadata.remove(record.Namespace, record.Name, record.ClaimUID)
@@ -277,7 +279,7 @@ func (r *reconciler) removeStraySpec(ctx context.Context, uid types.UID) (remove
 	// In a rolling update the other plugin may have prepared the claim meanwhile.
 	record, ok := r.store.Get(uid)
 	if ok {
-		_, err = r.config.Specs.WriteClaim(uid, specDevices(record))
+		_, _, err = r.realize(ctx, record)
 	}
 	return !ok, err
 }
@@ -336,7 +338,11 @@ func (r *reconciler) ensureSpec(ctx context.Context, uid types.UID, broken bool)
 	if !ok {
 		return nil // unprepared meanwhile
 	}
-	if _, err := r.config.Specs.WriteClaim(uid, specDevices(record)); err != nil {
+	if hasPartitions(record) && record.BootID != r.bootID {
+		return nil // of before the reboot: made anew when the kubelet asks for it
+	}
+	_, realized, err := r.realize(ctx, record)
+	if err != nil {
 		written, listErr := r.config.Specs.Claims()
 		if !broken || !slices.Contains(written, uid) {
 			return errors.Join(err, listErr)
@@ -345,7 +351,10 @@ func (r *reconciler) ensureSpec(ctx context.Context, uid types.UID, broken bool)
 	}
 	if _, ok := r.store.Get(uid); !ok {
 		// In a rolling update the other plugin has unprepared the claim meanwhile.
-		return r.config.Specs.RemoveClaim(uid)
+		return errors.Join(r.config.Specs.RemoveClaim(uid), r.destroyPartitions(ctx, record))
+	}
+	if realized.State = checkpoint.Prepared; err == nil && !sameRecord(record, realized) {
+		return r.putRecord(realized) // a killed process had not finished it, or the partition is a new one
 	}
 	return nil
 }

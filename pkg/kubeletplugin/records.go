@@ -15,6 +15,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/pkg/cdi"
 	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
+	"github.com/switchyard-dev/switchyard/pkg/device"
 )
 
 // newRecord describes an allocation for the checkpoint. uuid returns the hardware behind a device.
@@ -49,11 +50,28 @@ func sameRecord(a, b checkpoint.Record) bool {
 		})
 }
 
-// specDevices lists a record's devices as they appear in its CDI spec.
+// sameAllocation is sameRecord but for how far the preparation went, and for the UUIDs of partitions, which
+// they get when they are made.
+func sameAllocation(stored, record checkpoint.Record) bool {
+	record.State = stored.State
+	record.Devices = slices.Clone(record.Devices)
+	for i, d := range record.Devices {
+		if _, ok := device.ParsePartitionName(d.Name); ok && i < len(stored.Devices) {
+			record.Devices[i].UUID = stored.Devices[i].UUID
+		}
+	}
+	return sameRecord(stored, record)
+}
+
+// specDevices lists a record's devices as they appear in its CDI spec. Which instances its partitions
+// are only makePartitions knows.
 func specDevices(record checkpoint.Record) []cdi.ClaimDevice {
 	devices := make([]cdi.ClaimDevice, len(record.Devices))
-	for i, device := range record.Devices {
-		devices[i] = cdi.ClaimDevice{Name: device.Name, ShareID: device.ShareID}
+	for i, d := range record.Devices {
+		devices[i] = cdi.ClaimDevice{Name: d.Name, ShareID: d.ShareID}
+		if ref, ok := device.ParsePartitionName(d.Name); ok {
+			devices[i].Partition.GPU = ref.GPU
+		}
 	}
 	return devices
 }

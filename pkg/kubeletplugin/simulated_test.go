@@ -112,7 +112,7 @@ func simulatedHardware(t *testing.T, m *testMachine, profileName string) (*simul
 	library := must[*nvml.Library](t)(nvml.Open(nvml.Options{NodeName: testNode, SysfsRoot: hardware.SysfsRoot(), Lib: hardware.NVML()}))
 	t.Cleanup(func() { _ = library.Close() })
 	return hardware, func(c *Config) {
-		c.Platform = library
-		c.Specs = must[*cdi.Writer](t)(cdi.NewWriter(ctx, cdi.Options{SpecDir: c.CDIDir, NVML: library.Interface, DriverRoot: hardware.DriverRoot()}))
+		c.Platform, c.Partitions = library, library
+		c.Specs = must[*cdi.Writer](t)(cdi.NewWriter(ctx, cdi.Options{SpecDir: c.CDIDir, NVML: library.Interface, DriverRoot: hardware.DriverRoot(), ProcRoot: hardware.ProcRoot()}))
 	}
 }

@@ -35,24 +35,28 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	return results, nil
 }
 
-// unprepareClaim takes a claim's devices back: first the spec through which containers get them, then
-// the record that keeps them from others.
+// unprepareClaim takes a claim's devices back: first the spec through which containers get them, then the
+// partitions that were made for it, then the record that keeps them from others.
 func (d *Driver) unprepareClaim(ctx context.Context, uid types.UID) error {
 	unlock, err := d.lockClaim(ctx, uid)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return d.unprepareLocked(uid)
+	return d.unprepareLocked(ctx, uid)
 }
 
 // unprepareLocked is unprepareClaim for a claim that is locked.
-func (d *Driver) unprepareLocked(uid types.UID) error {
+func (d *Driver) unprepareLocked(ctx context.Context, uid types.UID) error {
+	record, _ := d.store.Get(uid)
 	crashAt(crashBeforeUnprepare)
 	if err := d.config.Specs.RemoveClaim(uid); err != nil {
 		return newError(kindCDI, "%w", err)
 	}
 	crashAt(crashAfterCDIRemoval)
+	if err := d.destroyPartitions(ctx, record); err != nil {
+		return err
+	}
 	// Deleting files and directories waits for the disk on some file systems: do both at once.
 	directoryGone := d.removeMetadataDirectory(uid)
 	err := d.deleteRecord(uid)

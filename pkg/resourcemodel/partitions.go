@@ -4,6 +4,7 @@
 package resourcemodel
 
 import (
+	"maps"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -46,7 +47,12 @@ const (
 
 // PartitionAttributes is Attributes for a MIG partition. It has no UUID before it is made, and no links.
 func PartitionAttributes(p device.Partition, inv device.Inventory) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
-	a := attributes(Attributes(p.GPU, inv))
+	return partitionAttributes(p, Attributes(p.GPU, inv))
+}
+
+// partitionAttributes turns the attributes of a GPU into those of a partition of it.
+func partitionAttributes(p device.Partition, ofParent map[resourceapi.QualifiedName]resourceapi.DeviceAttribute) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+	a := attributes(maps.Clone(ofParent))
 	for _, ofGPU := range []resourceapi.QualifiedName{AttributeUUID, AttributeIndex, AttributeMinor, AttributeNVLinks, AttributeNVSwitchDomainSize} {
 		delete(a, ofGPU)
 	}
@@ -124,14 +130,14 @@ func partitionSlices(gpus []device.GPU, inv device.Inventory) []resourceslice.Sl
 		if len(places) == 0 {
 			continue
 		}
-		budget := mig.NewBudget(gpu.MIG.Profiles)
+		budget, ofParent := mig.NewBudget(gpu.MIG.Profiles), Attributes(gpu, inv)
 		sets = append(sets, resourceapi.CounterSet{Name: gpu.Name(), Counters: counters(budget.Total())})
 		for chunk := range slices.Chunk(places, DevicesPerSlice) {
 			devices := make([]resourceapi.Device, 0, len(chunk))
 			for _, p := range chunk {
 				devices = append(devices, resourceapi.Device{
 					Name:             p.Name(),
-					Attributes:       PartitionAttributes(p, inv),
+					Attributes:       partitionAttributes(p, ofParent),
 					Capacity:         partitionCapacities(p.Profile),
 					ConsumesCounters: consumes(gpu, budget.Of(p.Partition)),
 					Taints:           PartitionTaints(p),

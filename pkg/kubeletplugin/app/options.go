@@ -20,6 +20,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/health"
+	"github.com/switchyard-dev/switchyard/pkg/device"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin"
 )
 
@@ -42,8 +43,11 @@ type Options struct {
 	DriverRootMount string
 	DevRoot         string
 	SysfsRoot       string
+	ProcRoot        string
 	CDIHookPath     string
 	BootIDFile      string
+
+	MIGGPUs string
 
 	DiscoveryInterval time.Duration
 	ReconcileInterval time.Duration
@@ -76,7 +80,10 @@ func NewOptions(getenv func(string) string) *Options {
 
 		DriverRoot: "/",
 		SysfsRoot:  "/sys",
+		ProcRoot:   "/proc",
 		BootIDFile: "/proc/sys/kernel/random/boot_id",
+
+		MIGGPUs: "all",
 
 		DiscoveryInterval: 10 * time.Second,
 		ReconcileInterval: time.Minute,
@@ -111,8 +118,11 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.DriverRootMount, "driver-root-mount", o.DriverRootMount, "Where --driver-root is found in this pod. Empty: at the same path.")
 	fs.StringVar(&o.DevRoot, "dev-root", o.DevRoot, "Root of the device nodes (the directory above dev), in this pod. Empty: --driver-root-mount if that has the device nodes, else /.")
 	fs.StringVar(&o.SysfsRoot, "sysfs-root", o.SysfsRoot, "Where sysfs is mounted in this pod.")
+	fs.StringVar(&o.ProcRoot, "proc-root", o.ProcRoot, "Where proc is mounted in this pod. The driver's part of it says which device nodes MIG partitions need.")
 	fs.StringVar(&o.CDIHookPath, "cdi-hook-path", o.CDIHookPath, "Path on the host of the program nvidia-cdi-hook, which the container runtime calls. Empty: the one beside this program is copied into --plugin-dir.")
 	fs.StringVar(&o.BootIDFile, "boot-id-file", o.BootIDFile, "File that holds an ID of the current boot.")
+
+	fs.StringVar(&o.MIGGPUs, "mig-gpus", o.MIGGPUs, "GPUs that may be partitioned, of those whose MIG mode is on: all, none, or a list such as 0,3,GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c of indexes and UUIDs. An index shifts when another GPU is lost, a UUID does not. MIG mode itself is never changed.")
 
 	fs.DurationVar(&o.DiscoveryInterval, "discovery-interval", o.DiscoveryInterval, "Time between two looks at the hardware.")
 	fs.DurationVar(&o.ReconcileInterval, "reconcile-interval", o.ReconcileInterval, "Time between two comparisons of what is prepared here with what the API server says.")
@@ -148,6 +158,9 @@ func (o *Options) Validate() error {
 	o.validatePaths(fail)
 	if err := o.Logging.validate(); err != nil {
 		fail("logging-format", "%w", err)
+	}
+	if _, err := device.ParseSelection(o.MIGGPUs); err != nil {
+		fail("mig-gpus", "%w", err)
 	}
 	if o.DiscoveryInterval < time.Second {
 		fail("discovery-interval", "%v is too short: use 1s or more", o.DiscoveryInterval)
@@ -199,6 +212,7 @@ func (o *Options) validatePaths(fail func(flag, format string, args ...any)) {
 		{"cdi-dir", o.CDIDir},
 		{"driver-root", o.DriverRoot},
 		{"sysfs-root", o.SysfsRoot},
+		{"proc-root", o.ProcRoot},
 		{"boot-id-file", o.BootIDFile},
 	} {
 		if !filepath.IsAbs(required.path) {

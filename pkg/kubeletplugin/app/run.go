@@ -39,6 +39,7 @@ const serverShutdownTimeout = time.Second
 // Platform is what the node's hardware is. *nvml.Library implements it.
 type Platform interface {
 	kubeletplugin.Platform
+	kubeletplugin.Partitioner
 	// Interface returns the NVML that CDI edits are computed with.
 	Interface() nvml.Interface
 	// Close gives the hardware back.
@@ -91,6 +92,7 @@ func run(ctx context.Context, name string, o Options, open func(Options) (Platfo
 		KubeClient:        client,
 		Platform:          platform,
 		Specs:             specs,
+		Partitions:        platform,
 		Recorder:          recorder,
 		Registry:          registry,
 		Clock:             clock.RealClock{},

@@ -44,6 +44,7 @@ func newSpecs(ctx context.Context, o Options, platform Platform) (*specWriter, e
 		DriverRoot:      o.DriverRoot,
 		DriverRootMount: o.DriverRootMount,
 		DevRoot:         o.DevRoot,
+		ProcRoot:        o.ProcRoot,
 		HookPath:        o.CDIHookPath,
 	})
 	if err != nil {

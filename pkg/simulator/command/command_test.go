@@ -96,7 +96,7 @@ func TestControlChangesTheNode(t *testing.T) {
 			return s.GPUs[1].Fabric == nil && s.Fabric.State == profile.FabricNotStarted
 		}},
 		{"mig 2 on", func(s simulator.State) bool { return s.GPUs[2].MIG.Enabled && !s.GPUs[1].MIG.Enabled }},
-		{"mig create 2 3g.40gb 4", func(s simulator.State) bool {
+		{"mig create 2 3g.93gb 4", func(s simulator.State) bool {
 			gi := s.GPUs[2].MIG.Instances[0]
 			return gi.ID == 2 && gi.ProfileID == 9 && gi.Start == 4 && gi.Size == 4 && strings.HasPrefix(gi.Compute[0].UUID, "MIG-")
 		}},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/switchyard-dev/switchyard/pkg/device"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin/app"
 	"github.com/switchyard-dev/switchyard/pkg/nvml"
 	"github.com/switchyard-dev/switchyard/pkg/simulator"
@@ -35,7 +36,7 @@ func newPlugin() *cobra.Command {
 	cmd.Short = "Run the kubelet plugin on a simulated GPU node, which is made if there is none"
 	cmd.Long = cmd.Short + ".\n\n" +
 		"It is the plugin that users install, with its flags; only the hardware is simulated. The flags for where the\n" +
-		"driver, the device nodes and sysfs are point into --sim-dir unless they are given."
+		"driver, the device nodes, sysfs and proc are point into --sim-dir unless they are given."
 	o.dir = dirFlag(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.profile, "profile", os.Getenv(envProfile),
@@ -58,6 +59,7 @@ func newPlugin() *cobra.Command {
 			"driver-root": simulator.DriverRoot(dir),
 			"dev-root":    simulator.DriverRoot(dir),
 			"sysfs-root":  simulator.SysfsRoot(dir),
+			"proc-root":   simulator.ProcRoot(dir),
 		} {
 			if cmd.Flags().Changed(flag) {
 				continue
@@ -77,7 +79,12 @@ func (o pluginOptions) open(plugin app.Options) (app.Platform, error) {
 	if err != nil {
 		return nil, err
 	}
+	partitioned, err := device.ParseSelection(plugin.MIGGPUs)
+	if err != nil {
+		return nil, fmt.Errorf("--mig-gpus: %w", err)
+	}
 	return nvml.Open(nvml.Options{
+		MIG:        partitioned,
 		NodeName:   plugin.NodeName,
 		SysfsRoot:  plugin.SysfsRoot,
 		DriverRoot: plugin.DriverRoot,

@@ -105,6 +105,7 @@ func TestPluginMakesOrOpensTheNode(t *testing.T) {
 func TestPluginDiscoversTheSimulatedNode(t *testing.T) {
 	dir := t.TempDir()
 	platform, err := flags(dir, "a100-2x4").open(app.Options{
+		MIGGPUs:  "all",
 		NodeName: "node-a", DriverRoot: simulator.DriverRoot(dir), SysfsRoot: simulator.SysfsRoot(dir),
 	})
 	if err != nil {
