@@ -72,11 +72,10 @@ type Driver struct {
 	// belongs to discovery.
 	partitions       *partitions
 	staticPartitions map[string]string
-
-	metadata metadataFiles
-	claims   keyedLock[types.UID]
-	gate     startGate
-	names    claimNames
+	metadata         metadataFiles
+	claims           keyedLock[types.UID]
+	gate             startGate
+	names            claimNames
 	// damaged says that a record was found damaged since the last rebuild, rebuilt is closed when what
 	// was damaged at the start is made up for.
 	damaged atomic.Bool

@@ -19,8 +19,8 @@ import (
 	helper "k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
-	"github.com/switchyard-dev/switchyard/pkg/health"
 	"github.com/switchyard-dev/switchyard/pkg/device"
+	"github.com/switchyard-dev/switchyard/pkg/health"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin"
 )
 
@@ -81,9 +81,8 @@ func NewOptions(getenv func(string) string) *Options {
 		DriverRoot: "/",
 		SysfsRoot:  "/sys",
 		ProcRoot:   "/proc",
+		MIGGPUs:    "all",
 		BootIDFile: "/proc/sys/kernel/random/boot_id",
-
-		MIGGPUs: "all",
 
 		DiscoveryInterval: 10 * time.Second,
 		ReconcileInterval: time.Minute,
