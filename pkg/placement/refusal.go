@@ -41,10 +41,12 @@ type cause struct {
 
 // why finds the first thing that, looked past, gives the gang a place.
 func (p *planner) why(r *request, s scope) cause {
-	past := p.attempt(r, s)
-	past.pastEarmarks = true
-	if would := past.place(); would.members == r.members {
-		return cause{ReasonBehindOthers, would}
+	if len(p.marked) > 0 { // else no gang before it waits for anything
+		past := p.attempt(r, s)
+		past.pastEarmarks = true
+		if would := past.place(); would.members == r.members {
+			return cause{ReasonBehindOthers, would}
+		}
 	}
 	anywhere := p.attempt(r, s)
 	anywhere.anyNode = true
