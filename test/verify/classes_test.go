@@ -50,6 +50,7 @@ func TestDeviceClassesSelect(t *testing.T) {
 		"nvlink.gpu.switchyard.dev": {yes: []dracel.Device{linked}, no: []dracel.Device{unlinked, partition, foreign}},
 		"80gb.gpu.switchyard.dev":   {yes: []dracel.Device{a100, h100, b200}, no: []dracel.Device{a100Small, l40s, bareGPU, partition, foreign}},
 		"fp8.gpu.switchyard.dev":    {yes: []dracel.Device{l40s, h100, b200}, no: []dracel.Device{a100, bareGPU, partition, foreign}},
+		"mig.gpu.switchyard.dev":    {yes: []dracel.Device{partition}, no: []dracel.Device{linked, bareGPU, foreign, {Driver: foreign.Driver, Attributes: partition.Attributes}}},
 	}
 	for name, class := range classes(t) {
 		test, ok := tests[name]
