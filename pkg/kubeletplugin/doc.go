@@ -17,10 +17,12 @@
 //   - A device is prepared for at most one claim, adminAccess excepted, also over a restart, over a
 //     damaged checkpoint and while two plugin processes run during a rolling update (pkg/checkpoint holds that).
 //   - The hot path makes no NVML call and starts no program: one checkpoint write with fsync, one CDI
-//     spec write.
+//     spec write. A MIG partition is made with NVML, and costs a second write.
+//   - A MIG partition is destroyed only if this driver made it on this boot, and MIG mode is never changed.
 //   - The claim of a gang's member is prepared only when the controller has marked it: when all members
 //     have their devices. The call waits for that, bounded, and reserves nothing meanwhile (gate.go).
-//   - Unprepare needs the checkpoint and nothing else: neither NVML nor the API server.
+//   - Unprepare needs the checkpoint and nothing else: neither NVML nor the API server. A partition that
+//     cannot be destroyed since NVML is away is destroyed when it is back.
 //   - A node without a working NVML is a state, not an error: the plugin registers, unprepares, says
 //     what is wrong (readiness, Event, metric) and recovers by itself.
 //   - ResourceSlices are written only for real changes.
@@ -33,16 +35,21 @@
 //  1. Everything that can refuse is checked: allocation, configuration, device health, exclusivity,
 //     device nodes.
 //  2. The checkpoint record is written and synced. From here on the devices belong to the claim.
-//  3. The CDI spec is written; if that fails, the record is taken back.
-//  4. The kubelet gets its answer.
+//  3. The claim's MIG partitions are made, if it has any: each is noted in the ledger (partitionledger.go),
+//     then its GPU instance is made, then its compute instance.
+//  4. The CDI spec is written; if that fails, partitions and record are taken back.
+//  5. The record of a claim with partitions is written again, as prepared and with their UUIDs.
+//  6. The kubelet gets its answer.
 //
-// Dying between 2 and 3 leaves a record without a spec: the next Prepare, or the reconciler, writes
-// it. A spec without a record cannot come from Prepare.
+// Dying between 2 and 5 leaves a record without a spec, or with half a partition: the next Prepare, or the
+// reconciler, finishes it. A spec without a record cannot come from Prepare, and neither can a partition
+// without a note.
 //
 // Unprepare:
 //
 //  1. The CDI spec is removed.
-//  2. The record is deleted.
+//  2. The partitions that were made for the claim are destroyed: compute instance, GPU instance, note.
+//  3. The record is deleted.
 //
 // Dying in between leaves a record: the kubelet repeats Unprepare, or the reconciler finds the claim
 // gone. Either way the devices stay reserved until their spec is gone. The names of these steps are
