@@ -97,10 +97,11 @@ func createClaim(t *testing.T, client kubernetes.Interface, namespace string, cl
 	return err
 }
 
-func createTemplate(t *testing.T, client kubernetes.Interface, namespace string, claim *resourceapi.ResourceClaim, dryRun ...string) error {
+// createTemplate creates a template of such claims, with labels of its own.
+func createTemplate(t *testing.T, client kubernetes.Interface, namespace string, claim *resourceapi.ResourceClaim, labels map[string]string, dryRun ...string) error {
 	t.Helper()
 	template := &resourceapi.ResourceClaimTemplate{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "fence-"},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "fence-", Labels: labels},
 		Spec: resourceapi.ResourceClaimTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: claim.Labels, Annotations: claim.Annotations},
 			Spec:       claim.Spec,
@@ -197,7 +198,7 @@ func TestOthersMayNotTolerateAFence(t *testing.T) {
 					path string
 				}{
 					"claim":    {createClaim(t, client, namespace, claim, metav1.DryRunAll), "spec.devices."},
-					"template": {createTemplate(t, client, namespace, claim, metav1.DryRunAll), "spec.spec.devices."},
+					"template": {createTemplate(t, client, namespace, claim, nil, metav1.DryRunAll), "spec.spec.devices."},
 				} {
 					t.Run(who+" creates a "+what, func(t *testing.T) {
 						if tc.denied == "" {
@@ -208,8 +209,9 @@ func TestOthersMayNotTolerateAFence(t *testing.T) {
 					})
 				}
 			}
+			claim.Labels = map[string]string{v1alpha1.GangLabel: "uid"} // the controller makes no others
 			wantError(t, createClaim(t, controller, namespace, claim, metav1.DryRunAll))
-			wantError(t, createTemplate(t, controller, namespace, claim, metav1.DryRunAll))
+			wantError(t, createTemplate(t, controller, namespace, claim, claim.Labels, metav1.DryRunAll))
 		})
 	}
 }
@@ -230,7 +232,7 @@ func TestKubernetesWorksOnClaimsThatTolerateAFence(t *testing.T) {
 	other.Name = "other"
 	eventually(t, "the controller manager creates a claim", func() error { return createClaim(t, asManager, namespace, other) })
 	// But no template: those it copies, it does not write.
-	wantError(t, createTemplate(t, asManager, namespace, gang, metav1.DryRunAll), "denied request")
+	wantError(t, createTemplate(t, asManager, namespace, gang, nil, metav1.DryRunAll), "denied request")
 
 	// The scheduler writes its finalizer and the allocation, with the rights that Kubernetes gives it.
 	scheduler := clientAs(t, schedulerUser).ResourceV1().ResourceClaims(namespace)
@@ -296,13 +298,15 @@ func TestOthersMayNotPassAnythingOffAsAGangs(t *testing.T) {
 		field := "metadata." + m.kind + "[" + m.key + "]"
 		t.Run("create with "+m.key, func(t *testing.T) {
 			wantError(t, createClaim(t, user, namespace, with(m.kind, m.key), metav1.DryRunAll), "switchyard-gang-marks", field, "GangClaim")
-			wantError(t, createTemplate(t, user, namespace, with(m.kind, m.key), metav1.DryRunAll), "switchyard-gang-marks", "spec."+field)
-			wantError(t, createClaim(t, controller, namespace, with(m.kind, m.key), metav1.DryRunAll))
+			wantError(t, createTemplate(t, user, namespace, with(m.kind, m.key), nil, metav1.DryRunAll), "switchyard-gang-marks", "spec."+field)
+			marked := with(m.kind, m.key)
+			metav1.SetMetaDataLabel(&marked.ObjectMeta, v1alpha1.GangLabel, "uid")
+			wantError(t, createClaim(t, controller, namespace, marked, metav1.DryRunAll))
 		})
 	}
 	t.Run("create with other labels", func(t *testing.T) {
 		wantError(t, createClaim(t, user, namespace, with("labels", "example.com/gang"), metav1.DryRunAll))
-		wantError(t, createTemplate(t, user, namespace, with("annotations", "example.com/ready"), metav1.DryRunAll))
+		wantError(t, createTemplate(t, user, namespace, with("annotations", "example.com/ready"), nil, metav1.DryRunAll))
 	})
 
 	gang := claimOf(tolerating())
