@@ -5,6 +5,7 @@ package kubeletplugin
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -78,10 +79,7 @@ func (w *randomPartitions) readPublished() {
 
 // left is what the prepared claims leave of the counters.
 func (w *randomPartitions) left() map[string]int64 {
-	left := map[string]int64{}
-	for name, total := range w.total {
-		left[name] = total
-	}
+	left := maps.Clone(w.total)
 	for _, claim := range w.claims {
 		for _, result := range claim.Status.Allocation.Devices.Results {
 			i := slices.IndexFunc(w.devices, func(d resourceapi.Device) bool { return d.Name == result.Device })

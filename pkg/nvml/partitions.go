@@ -240,7 +240,7 @@ func (l *Library) callGPU(gpu string, call func(gonvml.Device) error) error {
 	if ret := lib.Init(); ret != gonvml.SUCCESS {
 		return unavailable("nvmlInit_v2", ret)
 	}
-	defer lib.Shutdown()
+	defer func() { _ = lib.Shutdown() }() // an error would change nothing
 	count, ret := lib.DeviceGetCount()
 	if ret != gonvml.SUCCESS {
 		return unavailable("nvmlDeviceGetCount_v2", ret)

@@ -4,6 +4,8 @@
 package simulator
 
 import (
+	"slices"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/switchyard-dev/switchyard/pkg/simulator/profile"
@@ -198,9 +200,9 @@ func (g *gpuCalls) CreateGpuInstance(info *nvml.GpuInstanceProfileInfo) (nvml.Gp
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	for i := len(p.Starts) - 1; i >= 0; i-- {
-		if refuseInstance(snap.Profile.Product.MIG, snap.GPUs[g.position].MIG.Instances, p, p.Starts[i]) == nvml.SUCCESS {
-			return g.create(snap, p, p.Starts[i])
+	for _, start := range slices.Backward(p.Starts) {
+		if refuseInstance(snap.Profile.Product.MIG, snap.GPUs[g.position].MIG.Instances, p, start) == nvml.SUCCESS {
+			return g.create(snap, p, start)
 		}
 	}
 	return nil, nvml.ERROR_INSUFFICIENT_RESOURCES

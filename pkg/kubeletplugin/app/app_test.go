@@ -42,6 +42,7 @@ func TestValidate(t *testing.T) {
 		"so has the other":                                         {func(o *Options) { o.ReconcileInterval = 0 }, []string{"--reconcile-interval", "1s"}},
 		"a rate of zero is a trap":                                 {func(o *Options) { o.KubeAPIQPS = 0 }, []string{"--kube-api-qps", "negative"}},
 		"a rate needs a burst":                                     {func(o *Options) { o.KubeAPIQPS = 5 }, []string{"--kube-api-burst"}},
+		"MIG is for GPUs that there can be":                        {func(o *Options) { o.MIGGPUs = "first" }, []string{"--mig-gpus", `"first"`, "nvidia-smi -L"}},
 		"a sick GPU keeps pods away, or evicts":                    {func(o *Options) { o.HealthEffect = "None" }, []string{"--health-effect", `"None"`, "NoSchedule", "NoExecute"}},
 		"an XID is a number with an effect":                        {func(o *Options) { o.HealthXIDs = map[string]string{"ecc": "Ignore", "48": "kill"} }, []string{"--health-xid", `"ecc"`, `XID 48`, `"kill"`}},
 		"a log has one of two formats":                             {func(o *Options) { o.Logging.Format = "xml" }, []string{"--logging-format", "xml", "json"}},

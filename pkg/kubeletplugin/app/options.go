@@ -158,9 +158,7 @@ func (o *Options) Validate() error {
 	if err := o.Logging.validate(); err != nil {
 		fail("logging-format", "%w", err)
 	}
-	if _, err := device.ParseSelection(o.MIGGPUs); err != nil {
-		fail("mig-gpus", "%w", err)
-	}
+	o.validateMIG(fail)
 	if o.DiscoveryInterval < time.Second {
 		fail("discovery-interval", "%v is too short: use 1s or more", o.DiscoveryInterval)
 	}
@@ -193,6 +191,12 @@ func (o *Options) Validate() error {
 		fail("registry-dir", "%s is no directory here: mount the kubelet's plugins_registry directory at the same path, or name the one of a kubelet with another --root-dir", o.RegistryDir)
 	}
 	return errors.Join(errs...)
+}
+
+func (o *Options) validateMIG(fail func(flag, format string, args ...any)) {
+	if _, err := device.ParseSelection(o.MIGGPUs); err != nil {
+		fail("mig-gpus", "%w", err)
+	}
 }
 
 func (o *Options) validateHealth(fail func(flag, format string, args ...any)) {

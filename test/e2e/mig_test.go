@@ -1,0 +1,207 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/switchyard-dev/switchyard/test/cluster"
+)
+
+const classMIG = "mig.gpu.switchyard.dev"
+
+// partition asks for count partitions of a profile.
+func partition(profile string, count int64) resourceapi.DeviceRequest {
+	r := request("part", count, `device.attributes["gpu.switchyard.dev"].profile == "`+profile+`"`)
+	r.Exactly.DeviceClassName = classMIG
+	return r
+}
+
+// migOn turns MIG mode of a node's first GPU on for the test, and has the node forget its partitions after it: they
+// would stay listed, tainted, until the node reboots.
+func (s *space) migOn(node string) {
+	s.Helper()
+	s.sim(node, "mig", "0", "on")
+	s.Cleanup(func() {
+		s.ctx = context.Background()
+		s.clear()
+		s.wantPartitions(node)
+		s.sim(node, "mig", "0", "off")
+		s.on(node, "rm -f "+pluginDir+"/inventory.json")
+		s.killPlugin(node)
+		s.untilPublished(node, 0)
+	})
+	s.untilPublished(node, 25)
+}
+
+// untilPublished waits until so many partitions of the node are published.
+func (s *space) untilPublished(node string, want int) {
+	s.Helper()
+	s.must(the.Until(s.ctx, patience, fmt.Sprintf("%d partitions of %s to be published", want, node), func(ctx context.Context) (bool, error) {
+		all, err := the.ResourceSlices(ctx)
+		if err != nil {
+			return false, err
+		}
+		got := 0
+		for _, slice := range all {
+			if slice.Spec.Pool.Name != node {
+				continue
+			}
+			for _, d := range slice.Spec.Devices {
+				if d.Attributes["profile"].StringValue != nil {
+					got++
+				}
+			}
+		}
+		return got == want, nil
+	}))
+}
+
+// partitionsOf lists the partitions that NVML has on a node, as "<profile>@<start>", sorted.
+func partitionsOf(ctx context.Context, node string) ([]string, error) {
+	p, err := pluginPod(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	out, err := the.Kubectl(ctx, "exec", "-n", cluster.Namespace, p.Name, "-c", "plugin", "--", "switchyard-sim", "ctl", "mig", "list")
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, line := range strings.Split(strings.TrimSpace(out), "\n")[1:] {
+		// GPU INSTANCE PROFILE START SIZE COMPUTE UUID
+		if columns := strings.Fields(line); len(columns) == 7 {
+			found = append(found, columns[2]+"@"+columns[3])
+		}
+	}
+	slices.Sort(found)
+	return found, nil
+}
+
+// wantPartitions waits until NVML has exactly these partitions.
+func (s *space) wantPartitions(node string, want ...string) {
+	s.Helper()
+	s.must(the.Until(s.ctx, patience, fmt.Sprintf("the partitions of %s to be %q", node, want), func(ctx context.Context) (bool, error) {
+		got, err := partitionsOf(ctx, node)
+		if err != nil || slices.Equal(got, want) {
+			return err == nil, err
+		}
+		return false, fmt.Errorf("there are %q", got)
+	}))
+}
+
+// migDevices are the lines of nvidia-smi -L about MIG devices that a pod sees.
+func (s *space) migDevices(pod string) []string {
+	s.Helper()
+	var devices []string
+	for line := range strings.Lines(s.exec(pod, "nvidia-smi", "-L")) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "MIG ") {
+			devices = append(devices, line)
+		}
+	}
+	return devices
+}
+
+// Seven pods have a seventh of one GPU each and see nothing of the others; an eighth waits, and so does one that wants
+// the whole GPU; when they end nothing is left.
+func TestSevenPodsShareOneGPUByMIG(t *testing.T) {
+	s := newSpace(t)
+	s.migOn("node-a")
+	s.template("seventh", claimSpec([]resourceapi.DeviceRequest{partition("1g.10gb", 1)}))
+	seen := map[string]string{}
+	for i := range 7 {
+		name := fmt.Sprintf("pod-%d", i)
+		s.run(fromTemplate(pod(name, "node-a", container("work", uses("gpu"))), "gpu", "seventh"))
+		devices := s.migDevices(name)
+		if len(devices) != 1 || !strings.HasPrefix(devices[0], "MIG 1g.10gb ") {
+			t.Fatalf("pod %s sees %q", name, devices)
+		}
+		if other, twice := seen[devices[0]]; twice {
+			t.Errorf("pods %s and %s see the same device %s", name, other, devices[0])
+		}
+		seen[devices[0]] = name
+		if caps := strings.Fields(s.exec(name, "ls", "/dev/nvidia-caps")); len(caps) != 2 {
+			t.Errorf("pod %s has the capabilities %v", name, caps)
+		}
+	}
+	s.wantPartitions("node-a", "1g.10gb@0", "1g.10gb@1", "1g.10gb@2", "1g.10gb@3", "1g.10gb@4", "1g.10gb@5", "1g.10gb@6")
+	s.create(fromTemplate(pod("eighth", "node-a", container("work", uses("gpu"))), "gpu", "seventh"))
+	s.eventually("Pod", "eighth", "cannot allocate all claims")
+
+	s.must(the.Client.CoreV1().Pods(s.name).Delete(s.ctx, "pod-3", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}))
+	s.must(the.WaitPodRunning(s.ctx, s.name, "eighth", patience))
+}
+
+// A partition by its memory, and two of one GPU.
+func TestPartitionsByNeedAndOfOneGPU(t *testing.T) {
+	s := newSpace(t)
+	s.migOn("node-a")
+	byMemory := request("part", 1, `device.capacity["gpu.switchyard.dev"].memory.compareTo(quantity("20Gi")) >= 0`)
+	byMemory.Exactly.DeviceClassName = classMIG
+	s.claim("memory", claimSpec([]resourceapi.DeviceRequest{byMemory}))
+	s.run(withClaims(pod("memory", "node-a", container("work", uses("gpu"))), map[string]string{"gpu": "memory"}))
+	s.wantPartitions("node-a", "3g.40gb@4")
+
+	s.claim("two", claimSpec([]resourceapi.DeviceRequest{partition("1g.20gb", 2)}, func(c *resourceapi.DeviceClaim) {
+		c.Constraints = append(c.Constraints, resourceapi.DeviceConstraint{MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("gpu.switchyard.dev/parentUUID"))})
+	}))
+	s.run(withClaims(pod("two", "node-a", container("work", uses("gpu"))), map[string]string{"gpu": "two"}))
+	if devices := s.migDevices("two"); len(devices) != 2 {
+		t.Errorf("the pod with two partitions sees %q", devices)
+	}
+	s.wantPartitions("node-a", "1g.20gb@0", "1g.20gb@2", "3g.40gb@4")
+}
+
+// Wherever the plugin dies while a partition is made, the pod runs in the end, with one partition.
+func TestKilledAtEachStepOfMakingAPartition(t *testing.T) {
+	s := newSpace(t)
+	s.migOn("node-a")
+	for i, step := range []string{"partition:before-gpu-instance", "partition:after-gpu-instance", "partition:after-compute-instance", "prepare:after-cdi"} {
+		t.Run(step, func(t *testing.T) {
+			s.freshPlugin("node-a")
+			s.armCrash("node-a", step)
+			name := fmt.Sprintf("made-%d", i)
+			s.claim(name, claimSpec([]resourceapi.DeviceRequest{partition("2g.20gb", 1)}))
+			s.create(withClaims(pod(name, "node-a", container("work", uses("gpu"))), map[string]string{"gpu": name}))
+			s.waitCrashed("node-a")
+			s.waitPlugin("node-a", 1)
+			s.touch(name)
+			s.must(the.WaitPodRunning(s.ctx, s.name, name, patience))
+			s.wantPartitions("node-a", "2g.20gb@4")
+			s.deletePod(name)
+			s.wantPartitions("node-a")
+			s.wantNothingLeft("node-a")
+		})
+	}
+}
+
+// Wherever it dies while a partition is destroyed, nothing is left.
+func TestKilledAtEachStepOfDestroyingAPartition(t *testing.T) {
+	s := newSpace(t)
+	s.migOn("node-a")
+	for i, step := range []string{"partition:before-removal", "partition:after-compute-instance-removal", "partition:after-gpu-instance-removal"} {
+		t.Run(step, func(t *testing.T) {
+			s.freshPlugin("node-a")
+			name := fmt.Sprintf("gone-%d", i)
+			s.claim(name, claimSpec([]resourceapi.DeviceRequest{partition("2g.20gb", 1)}))
+			s.run(withClaims(pod(name, "node-a", container("work", uses("gpu"))), map[string]string{"gpu": name}))
+			s.armCrash("node-a", step)
+			s.must(the.Client.CoreV1().Pods(s.name).Delete(s.ctx, name, metav1.DeleteOptions{}))
+			s.waitCrashed("node-a")
+			s.deletePod(name)
+			s.wantPartitions("node-a")
+			s.wantNothingLeft("node-a")
+		})
+	}
+}
