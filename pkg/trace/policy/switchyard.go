@@ -17,8 +17,8 @@ type Weights struct {
 	Pressure float64
 	// Floor and Scarce are the prices of the room for a task with several GPUs: see packing.Reserve.
 	Floor, Scarce float64
-	// MoveGain is what a move must be worth at least if no others are saved up. None is made while more than the part MoveBelow of
-	// the cluster's GPUs is idle: what arrives still fills the holes by itself.
+	// MoveGain is what a move must be worth at least if no others are saved up. None is made while more than
+	// the part MoveBelow of the cluster's GPUs is idle: what arrives still fills the holes by itself.
 	MoveGain, MoveBelow float64
 }
 

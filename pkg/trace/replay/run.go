@@ -15,6 +15,10 @@ import (
 // streamsSeed makes the streams of packing.Estimator: the same for all replays.
 const streamsSeed = 1
 
+// improveEvery is how many arrivals there are between two searches for moves: one costs as much as placing
+// many tasks.
+const improveEvery = 10
+
 // replay is one seed.
 type replay struct {
 	cluster *cluster.Cluster
@@ -44,7 +48,9 @@ func run(ctx context.Context, config Config, seed int64) Seed {
 		if percent > config.Arrival || ctx.Err() != nil {
 			break
 		}
-		r.improve(config.Moves)
+		if id%improveEvery == 0 {
+			r.improve(config.Moves)
+		}
 		r.arrive(id, task)
 		r.record(percent)
 	}
