@@ -16,6 +16,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/device"
+	"github.com/switchyard-dev/switchyard/pkg/mig"
 	"github.com/switchyard-dev/switchyard/pkg/resourcemodel"
 )
 
@@ -26,14 +27,28 @@ func published(gpu device.GPU) dracel.Device {
 	return dracel.Device{Driver: v1alpha1.DriverName, Attributes: d.Attributes, Capacity: d.Capacity}
 }
 
+// barePartition has nothing but what every MIG partition has.
+func barePartition() dracel.Device {
+	profile := mig.Profile{Name: "1g.10gb", Slices: 1, MemoryBytes: 1, MaxInstances: 1, Placements: []mig.Placement{{Size: 1}}}
+	gpu := device.GPU{UUID: "GPU-0", MIGEnabled: true, MIG: &device.MIG{Profiles: []mig.Profile{profile}}}
+	for _, slice := range resourcemodel.DriverResources("node-a", device.Inventory{GPUs: []device.GPU{gpu}}).Pools["node-a"].Slices {
+		for _, d := range slice.Devices {
+			if *d.Attributes[resourcemodel.AttributeType].StringValue == resourcemodel.TypeMIG {
+				return dracel.Device{Driver: v1alpha1.DriverName, Attributes: d.Attributes, Capacity: d.Capacity}
+			}
+		}
+	}
+	panic("a GPU in MIG mode has no partition")
+}
+
 // bareGPU has nothing but what every GPU has.
 var bareGPU = published(device.GPU{UUID: "GPU-0"})
 
 func TestDeviceClassesSelect(t *testing.T) {
 	linked := published(device.GPU{UUID: "GPU-1", NVSwitchDomain: "node-a.0", NVSwitchDomainSize: 8})
 	unlinked := published(device.GPU{UUID: "GPU-2"})
-	partition := published(device.GPU{UUID: "GPU-3", NVSwitchDomain: "node-a.0"})
-	partition.Attributes[resourcemodel.AttributeType] = resourceapi.DeviceAttribute{StringValue: new("mig")}
+	partition := barePartition()
+	partition.Attributes[resourcemodel.AttributeNVSwitchDomain] = linked.Attributes[resourcemodel.AttributeNVSwitchDomain]
 	foreign := dracel.Device{Driver: "gpu.example.com", Attributes: linked.Attributes}
 	const mebibyte = 1 << 20
 	// As NVML counts them: an A100 with 80 GB and one with 40, an H100 with 80 GB, an L40S, a B200.

@@ -84,22 +84,31 @@ func checkGang(object runtime.Object) error {
 type ours struct {
 	configs   []resourceapi.DeviceConfiguration
 	selectors []resourceapi.DeviceSelector
+	// ofPartitions are the selectors of requests whose class has let nothing but partitions through.
+	ofPartitions []resourceapi.DeviceSelector
 	// devices are some that the selectors must be able to judge.
 	devices []dracel.Device
 }
 
 func oursOf(object runtime.Object) ours {
 	found := ours{devices: []dracel.Device{bareGPU}}
+	add := func(class string, selectors []resourceapi.DeviceSelector) {
+		if class == "mig.gpu.switchyard.dev" {
+			found.ofPartitions = append(found.ofPartitions, selectors...)
+		} else {
+			found.selectors = append(found.selectors, selectors...)
+		}
+	}
 	claim := func(spec resourceapi.DeviceClaim) {
 		for _, config := range spec.Config {
 			found.configs = append(found.configs, config.DeviceConfiguration)
 		}
 		for _, request := range spec.Requests {
 			if request.Exactly != nil {
-				found.selectors = append(found.selectors, request.Exactly.Selectors...)
+				add(request.Exactly.DeviceClassName, request.Exactly.Selectors)
 			}
 			for _, alternative := range request.FirstAvailable {
-				found.selectors = append(found.selectors, alternative.Selectors...)
+				add(alternative.DeviceClassName, alternative.Selectors)
 			}
 		}
 	}
@@ -137,6 +146,11 @@ func (o ours) check() error {
 			if _, err := matches(selector.CEL.Expression, d); err != nil {
 				return err
 			}
+		}
+	}
+	for _, selector := range o.ofPartitions {
+		if _, err := matches(selector.CEL.Expression, barePartition()); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -188,6 +202,8 @@ func TestDecodeRefusesWhatKubernetesWouldDrop(t *testing.T) {
 			"spec: {members: 2, devicesPerMember: 4, tolerations: [{operator: Exists}]}", "spec.tolerations[0].key"},
 		"an unknown field in our own configuration": {"apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: a}\n" +
 			"spec: {config: [{opaque: {driver: gpu.switchyard.dev, parameters: {apiVersion: switchyard.dev/v1alpha1, kind: GPUConfig, sharring: {}}}}]}", "sharring"},
+		"a selector of partitions that fails on one": {"apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: a}\n" +
+			`spec: {devices: {requests: [{name: a, exactly: {deviceClassName: mig.gpu.switchyard.dev, selectors: [{cel: {expression: 'device.attributes["gpu.switchyard.dev"].index == 0'}}]}}]}}`, "no such key"},
 		"a selector that fails on a device without the attribute": {"apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: a}\n" +
 			`spec: {selectors: [{cel: {expression: 'device.attributes["gpu.switchyard.dev"].nvswitchDomain == "a"'}}]}`, "no such key"},
 	}
