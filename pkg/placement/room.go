@@ -89,10 +89,11 @@ func (p *planner) askForRoom(ctx context.Context, g Gang, r *request, refusal *R
 	plan, report := p.maker.MakeRoom(ctx, room)
 	p.mutex.Lock()
 	if room.kept != nil {
-		p.unmark(r.claim)
-		if plan == nil {
+		patient := p.unmark(r.claim)
+		switch {
+		case plan == nil && patient:
 			p.earmarkTrial(r, room.kept)
-		} else {
+		case plan != nil:
 			p.commit(r, room.kept.found, quota)
 			p.markDestinations(room.kept)
 			p.movedFor = g.Claim.Namespace + "/" + g.Claim.Name
@@ -101,23 +102,32 @@ func (p *planner) askForRoom(ctx context.Context, g Gang, r *request, refusal *R
 	return plan, report
 }
 
-// unmark takes the earmarks of a gang away.
-func (p *planner) unmark(claim *v1alpha1.GangClaim) {
+// unmark takes the earmarks of a gang away, and says whether it had any.
+func (p *planner) unmark(claim *v1alpha1.GangClaim) bool {
+	had := false
 	for _, id := range p.marked {
 		if u := p.use(id); u.earmarked == claim {
 			u.earmarked = nil
+			had = true
 		}
 	}
+	return had
 }
 
-// earmarkTrial keeps what a trial found from the gangs behind, as earmark does for a next best place.
+// earmarkTrial keeps what a trial found from the gangs behind, in place of the next best place: the devices, and
+// those that the victims would go to.
 func (p *planner) earmarkTrial(r *request, t *Trial) {
-	p.earmark(r, t.found)
-	for _, m := range t.Moves {
-		if u := p.use(m.To); u.earmarked == nil {
+	mark := func(id DeviceID) {
+		if u := p.use(id); u.earmarked == nil {
 			u.earmarked = r.claim
-			p.marked = append(p.marked, m.To)
+			p.marked = append(p.marked, id)
 		}
+	}
+	for d := range t.found.devices {
+		mark(d.id)
+	}
+	for _, m := range t.Moves {
+		mark(m.To)
 	}
 }
 

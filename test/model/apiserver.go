@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -42,6 +43,7 @@ const (
 	resourceSlices
 	classes
 	rules
+	budgets
 	quotas
 	kinds
 )
@@ -64,6 +66,8 @@ func kindOf(o object) kind {
 		return classes
 	case *resourceapi.DeviceTaintRule:
 		return rules
+	case *policyv1.PodDisruptionBudget:
+		return budgets
 	default:
 		return quotas
 	}
@@ -241,7 +245,7 @@ func remove[T object](a *apiServer, name key, when preconditions) error {
 
 // expunge removes a pod that has ended, or whose node is gone.
 func (a *apiServer) expunge(name key, uid types.UID) {
-	if pod, err := find[*corev1.Pod](a, name, preconditions{uid: uid}); err == nil {
+	if pod, err := find[*corev1.Pod](a, name, preconditions{uid: uid}); err == nil && len(pod.Finalizers) == 0 {
 		a.publish(pods, pod, nil)
 	}
 }

@@ -18,6 +18,10 @@ import (
 // apply writes one action: its objects in any order, each at a time of its own. One that fails does not keep
 // the others from being written.
 func (c *controller) apply(g *v1alpha1.GangClaim, a gang.Action, done func(error)) {
+	if victims, ok := a.(gang.EvictVictims); ok {
+		c.evictVictims(g, victims, done)
+		return
+	}
 	writes := c.writes(a)
 	if len(writes) == 0 {
 		done(nil)
@@ -172,7 +176,11 @@ func (c *controller) ruleWrites(a gang.Action) []func() error {
 		})
 	case gang.DeleteRules:
 		return each(a.Rules, func(r gang.Ref) error {
-			return gone(did(c, rules, r, remove[*rule](c.w.api, refKey(r), same(r))))
+			err := did(c, rules, r, remove[*rule](c.w.api, refKey(r), unchanged(r)))
+			if err == errNotFound { //nolint:errorlint // it is never wrapped
+				return nil
+			}
+			return err
 		})
 	default:
 		c.w.fail("the model does not know action %s", a.Verb())

@@ -72,13 +72,16 @@ type checker struct {
 	// wiped gangs have lost their status.
 	wiped map[types.UID]bool
 
+	// victims are the pods that were evicted for a gang.
+	victims map[types.UID]victim
+
 	operations int
 }
 
 func newChecker(w *world) *checker {
 	return &checker{
 		w: w, plans: map[string]*history{}, since: map[string]time.Time{}, starts: map[types.UID]int{},
-		startedFor: map[types.UID]types.UID{}, born: map[types.UID]time.Time{}, touchedRules: map[types.UID]bool{}, neutral: map[types.UID]time.Time{}, wiped: map[types.UID]bool{}, disturbed: w.now,
+		startedFor: map[types.UID]types.UID{}, born: map[types.UID]time.Time{}, touchedRules: map[types.UID]bool{}, neutral: map[types.UID]time.Time{}, wiped: map[types.UID]bool{}, victims: map[types.UID]victim{}, disturbed: w.now,
 	}
 }
 
@@ -117,7 +120,8 @@ func (c *checker) seen(ch change) {
 // transitions are the steps that may follow a step of the same plan, before it has come to rest.
 var transitions = map[v1alpha1.GangStep][]v1alpha1.GangStep{
 	v1alpha1.StepFencing:   {v1alpha1.StepQuiescing, v1alpha1.StepTakingBack},
-	v1alpha1.StepQuiescing: {v1alpha1.StepFencing, v1alpha1.StepReleasing, v1alpha1.StepTakingBack},
+	v1alpha1.StepQuiescing: {v1alpha1.StepFencing, v1alpha1.StepEvicting, v1alpha1.StepReleasing, v1alpha1.StepTakingBack},
+	v1alpha1.StepEvicting:  {v1alpha1.StepReleasing, v1alpha1.StepTakingBack},
 	v1alpha1.StepReleasing: {v1alpha1.StepStarting, v1alpha1.StepTakingBack},
 }
 
@@ -288,7 +292,7 @@ func (c *checker) decided(s *scheduler, unallocated []*resourceapi.ResourceClaim
 				continue
 			}
 			switch p.Step {
-			case v1alpha1.StepQuiescing, v1alpha1.StepReleasing, v1alpha1.StepStarting:
+			case v1alpha1.StepQuiescing, v1alpha1.StepEvicting, v1alpha1.StepReleasing, v1alpha1.StepStarting:
 				for d := range c.plans[p.Hash].devices {
 					if got[d] {
 						c.w.fail("kube-scheduler gives claim %s device %s of %s, which is fenced for gang %s", claim.Name, d.name, d.pool, g.Name)
@@ -328,6 +332,8 @@ func (c *checker) acts(by *controller, g *v1alpha1.GangClaim, a gang.Action) {
 		c.nothingWaits(a.Rules)
 	case gang.EvictPods:
 		c.evicts(a.Pods)
+	case gang.EvictVictims:
+		c.movesPlanned(live, a.Pods)
 	case gang.DeleteClaims:
 		c.deletes(a.Claims)
 	}

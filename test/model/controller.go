@@ -10,12 +10,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/defrag"
 	"github.com/switchyard-dev/switchyard/pkg/gang"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
@@ -35,6 +37,7 @@ type controller struct {
 	id      int
 	cache   *cache
 	cluster *placement.Cluster
+	maker   *defrag.Maker
 	planner *planner
 	// stale says that another one leads: it does not know.
 	stale bool
@@ -56,6 +59,7 @@ func newController(w *world) *controller {
 	c := &controller{
 		w: w, id: w.controllers, cluster: placement.NewClusterAt(worldClock{w}), queued: map[key]time.Time{}, busy: map[key]bool{}, again: map[key]bool{},
 	}
+	c.maker = defrag.NewMaker(moveLimits(), worldClock{w})
 	c.planner = &planner{c: c, waiting: map[types.UID]*question{}, taken: map[types.UID]*v1alpha1.GangClaim{}}
 	c.cache = newCache(w, c.seen)
 	c.cache.start()
@@ -113,9 +117,11 @@ func (c *controller) seen(ch change) {
 	case *v1alpha1.GangClaim:
 		c.enqueue(ch.key, 0)
 		if ch.after == nil {
+			c.maker.SetGang(o)
 			c.planner.gone(o)
 			c.sweepSoon(0)
 		} else {
+			c.maker.SetGang(o)
 			c.planner.observe(o)
 		}
 		return
@@ -183,6 +189,15 @@ func (c *controller) seenSupply(ch change) {
 			c.cluster.SetQuota(o)
 		}
 		return
+	case *policyv1.PodDisruptionBudget:
+		switch {
+		case c.w.fault == budgetsBroken:
+		case ch.after == nil:
+			c.maker.DeleteBudget(ch.key)
+		default:
+			c.maker.SetBudget(o)
+		}
+		return
 	}
 	c.supply = true
 }
@@ -196,7 +211,7 @@ func (c *controller) look() {
 	c.after(settleTime, func() {
 		c.looks = false
 		for _, g := range list[*v1alpha1.GangClaim](&c.cache.objects) {
-			if p := g.Status.Plan; p != nil && (c.supply || p.Step == v1alpha1.StepQuiescing) {
+			if p := g.Status.Plan; p != nil && (c.supply || p.Step == v1alpha1.StepQuiescing || p.Step == v1alpha1.StepEvicting) {
 				c.enqueue(keyOf(g), 0)
 			}
 		}
@@ -289,6 +304,8 @@ type turn struct {
 	g        *v1alpha1.GangClaim
 	o        gang.Observation
 	decision gang.Decision
+	// written is the GangClaim as this turn wrote it, nil if it did not.
+	written *v1alpha1.GangClaim
 }
 
 func (t *turn) begin() {
@@ -311,6 +328,9 @@ func (t *turn) status(then func()) {
 		then()
 		return
 	}
+	if c.w.fault == movesForgotten {
+		t.decision.Status.Evictions = nil
+	}
 	c.after(c.w.writeTime(), func() {
 		when := preconditions{uid: t.g.UID, version: t.g.ResourceVersion}
 		if c.w.fault == blindStatus {
@@ -325,6 +345,7 @@ func (t *turn) status(then func()) {
 			return
 		}
 		c.mine(gangClaims)
+		t.written = written
 		c.logf("gang %s: %s", t.name.Name, summary(written))
 		if taken {
 			c.planner.committed(written)
@@ -346,7 +367,7 @@ func summary(g *v1alpha1.GangClaim) string {
 		}
 	}
 	for _, c := range g.Status.Conditions {
-		if c.Type == v1alpha1.ConditionPlanned && c.Status == metav1.ConditionFalse || c.Type == v1alpha1.ConditionRunning {
+		if c.Type == v1alpha1.ConditionPlanned && c.Status == metav1.ConditionFalse || c.Type == v1alpha1.ConditionRunning || c.Type == v1alpha1.ConditionRoomCanBeMade {
 			out.WriteString("[" + c.Reason + ": " + c.Message + "] ")
 		}
 	}
@@ -379,6 +400,10 @@ func (t *turn) act(actions []gang.Action, done func(error)) {
 
 func (t *turn) end(err error) {
 	c := t.c
+	if refused, ok := errors.AsType[*refusal](err); ok {
+		t.refused(refused)
+		return
+	}
 	delete(c.busy, t.name)
 	switch {
 	case errors.Is(err, errConflict) || errors.Is(err, errNotFound):

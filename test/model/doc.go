@@ -11,6 +11,10 @@
 // users, and the gang controller: gather, gang.Plannable, placement.Cluster.Plan, gang.Decide, apply, one
 // write at a time, killed between any two, at times with a second one that believes that it still leads.
 //
+// In every other run gangs ask for room to be made: pods of others are evicted for them, against disruption budgets,
+// refusals midway, pods that take long to end and finalizers that nobody removes. Every eviction must be of a pod
+// that may be moved, behind a complete fence, and be told of in the status of its gang.
+//
 // The same seed gives the same run. A run that fails prints the command that repeats it:
 //
 //	go test ./test/model -run TestModel -model.seed=N -model.steps=M -model.v

@@ -35,6 +35,10 @@ const (
 	blindDelete fault = "claims deleted without precondition"
 	// noReservation lets two gangs have the same plan.
 	noReservation fault = "plans are not reserved"
+	// budgetsBroken evicts pods whatever their disruption budgets say.
+	budgetsBroken fault = "disruption budgets are not asked"
+	// movesForgotten does not write which pods were evicted.
+	movesForgotten fault = "evictions are not written down"
 	// noSweep leaves what gangs that are gone left.
 	noSweep fault = "orphans are not swept"
 	// rulesStay leaves rules.
@@ -47,21 +51,23 @@ const (
 
 // faults are all of them, with what users do more often so that each is caught soon.
 var faults = map[fault]map[string]int{
-	noStartGate:   nil,
-	noQuiesce:     {"create singles": 4, "finish a workload": 6, "restart the scheduler": 0},
-	noFence:       nil,
-	noNeutral:     nil,
-	templateStays: nil,
-	noEviction:    {"lose a GPU": 8, "set a quota": 5},
-	noTouch:       {"set a quota": 15},
-	actionsFirst:  nil,
-	blindStatus:   {"lose the lease": 12},
-	blindDelete:   {"lose a GPU": 8, "delete a pod": 2},
-	noReservation: {"create a gang": 12, "finish a workload": 10, "delete a gang": 5, "create singles": 0},
-	noSweep:       {"replace a gang": 8},
-	rulesStay:     nil,
-	neverReady:    nil,
-	eagerReady:    {"set a quota": 8, "lose a GPU": 4},
+	noStartGate:    nil,
+	noQuiesce:      {"create singles": 4, "finish a workload": 6, "restart the scheduler": 0},
+	noFence:        nil,
+	noNeutral:      nil,
+	templateStays:  nil,
+	noEviction:     {"lose a GPU": 8, "set a quota": 5},
+	noTouch:        {"set a quota": 15},
+	actionsFirst:   nil,
+	blindStatus:    {"lose the lease": 12},
+	blindDelete:    {"lose a GPU": 8, "delete a pod": 2},
+	noReservation:  {"create a gang": 12, "finish a workload": 10, "delete a gang": 5, "create singles": 0},
+	budgetsBroken:  {"protect pods": 15, "create singles": 4},
+	movesForgotten: {"create singles": 4},
+	noSweep:        {"replace a gang": 8},
+	rulesStay:      nil,
+	neverReady:     nil,
+	eagerReady:     {"set a quota": 8, "lose a GPU": 4},
 }
 
 // caughtWithin is how many seeds may pass before a fault is caught.

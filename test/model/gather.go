@@ -57,8 +57,16 @@ func (c *controller) gatherDevices(o *gang.Observation, plan *v1alpha1.GangPlan)
 		o.Holders[id] = gang.Holder{Claim: types.NamespacedName{Namespace: h.Namespace, Name: h.Name}, UID: h.UID, Gang: h.Gang}
 	}
 	o.Devices = c.problems(o, plan)
-	if !quiescing || len(gang.Undecided(*o)) > 0 && o.Now.Sub(plan.StepSince.Time) < gang.QuiesceFor {
+	if plan.Step == v1alpha1.StepEvicting {
+		c.gatherMoves(o, plan)
+		if len(gang.Unreleased(*o)) > 0 {
+			return
+		}
+	} else if !quiescing || len(gang.Undecided(*o)) > 0 && o.Now.Sub(plan.StepSince.Time) < gang.QuiesceFor {
 		return
+	}
+	if quiescing && len(plan.Moves) > 0 {
+		o.MovesBlocked = c.maker.Recheck(c.cluster, placement.Gang{Claim: o.Claim, Priority: o.Priority})
 	}
 	o.Holders = map[placement.DeviceID]gang.Holder{}
 	for _, claim := range list[*resourceapi.ResourceClaim](&c.w.api.objects) { // live

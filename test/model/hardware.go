@@ -43,6 +43,9 @@ func (w *world) setUpHardware() {
 		if w.rand.IntN(2) == 0 {
 			s = shapes[w.rand.IntN(len(shapes))]
 		}
+		if w.moves {
+			s = shapes[0]
+		}
 		name := fmt.Sprintf("node-%d", i)
 		w.must(create(w.api, newNode(name)))
 		w.must(create(w.api, newSlice(name, s)))

@@ -73,7 +73,11 @@ func (k *kubelet) sync(name key, uid types.UID) {
 			k.w.after(k.w.between(10*time.Millisecond, 100*time.Millisecond), func() { k.w.api.expunge(name, uid) })
 		}
 	case pod.DeletionTimestamp != nil:
-		k.w.after(k.w.between(200*time.Millisecond, 400*time.Millisecond), func() { k.end(name, uid, corev1.PodFailed) })
+		end := k.w.between(200*time.Millisecond, 400*time.Millisecond)
+		if pod.Labels[slowLabel] != "" {
+			end = k.w.between(time.Second, 60*time.Second)
+		}
+		k.w.after(end, func() { k.end(name, uid, corev1.PodFailed) })
 	case pod.Status.Phase == corev1.PodPending:
 		k.run(pod)
 	}

@@ -31,15 +31,17 @@ func TestModel(t *testing.T) {
 	if *seedFlag != 0 {
 		first, last = *seedFlag, *seedFlag
 	}
-	seeds, operations, starts := 0, 0, 0
+	seeds, operations, starts, moved := 0, 0, 0, 0
 	for seed := first; seed <= last || time.Since(began) < *soakFlag; seed++ {
-		o := options{seed: seed, steps: *stepsFlag}
+		// Every other run is one in which pods are moved for gangs.
+		o := options{seed: seed, steps: *stepsFlag, moves: seed%2 == 0}
 		if *traceFlag {
 			o.trace = os.Stdout
 		}
 		w := play(o)
 		seeds++
 		operations += w.checker.operations
+		moved += len(w.checker.victims)
 		for _, n := range w.checker.starts {
 			starts += n
 		}
@@ -50,8 +52,8 @@ func TestModel(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d seeds: users did %d things, members were started %d times", seeds, operations, starts)
-	if operations == 0 || starts == 0 {
+	t.Logf("%d seeds: users did %d things, members were started %d times, %d pods were moved", seeds, operations, starts, moved)
+	if operations == 0 || starts == 0 || seeds > 10 && moved == 0 {
 		t.Error("nothing happened")
 	}
 }
@@ -106,6 +108,7 @@ func TestFaultsAreCaught(t *testing.T) {
 				if f == noReservation {
 					o.lag = 0.4
 				}
+				o.moves = f == budgetsBroken || f == movesForgotten
 				if w := play(o); w.err != nil {
 					t.Logf("caught with seed %d: %v", seed, w.err)
 					return

@@ -4,11 +4,11 @@
 package model
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
@@ -22,6 +22,8 @@ type planner struct {
 	waiting map[types.UID]*question
 	taken   map[types.UID]*v1alpha1.GangClaim
 	due     bool
+	// roomDue says that moves are looked for again although nothing has changed.
+	roomDue bool
 	// wrote is the version of the last write to each kind.
 	wrote [kinds]int64
 }
@@ -126,9 +128,10 @@ func (p *planner) plan() {
 	if len(gangs) == 0 {
 		return
 	}
-	for _, d := range p.c.cluster.Plan(context.Background(), gangs) {
+	for _, d := range p.decide(gangs) {
 		q := p.waiting[d.Gang]
-		same := q.answer != nil && q.answer.Plan == nil && d.Plan == nil && q.answer.Refusal.Message == d.Refusal.Message
+		same := q.answer != nil && q.answer.Plan == nil && d.Plan == nil && q.answer.Refusal.Message == d.Refusal.Message &&
+			equality.Semantic.DeepEqual(q.answer.Room, d.Room)
 		if d.Refusal != nil && d.Refusal.Reason == placement.ReasonInterrupted {
 			p.changed() // it goes on where it stopped
 		}

@@ -35,6 +35,7 @@ func play(o options) *world {
 		}
 		w.run(90 * time.Second)
 	}
+	w.allCounted()
 	w.deleteAll()
 	w.run(2 * time.Minute)
 	w.nothingLeft()
@@ -64,6 +65,7 @@ func (w *world) heal() {
 	_ = remove[*resourceapi.DeviceClass](w.api, key{Name: driver}, preconditions{})
 	w.must(create(w.api, newClass()))
 	_ = remove[*resourceapi.DeviceTaintRule](w.api, key{Name: "operator"}, preconditions{})
+	w.unprotect()
 	_ = remove[*corev1.ResourceQuota](w.api, key{Namespace: namespace, Name: "quota"}, preconditions{})
 	for _, g := range list[*v1alpha1.GangClaim](&w.api.objects) {
 		_, _ = update(w.api, keyOf(g), preconditions{}, func(g *v1alpha1.GangClaim) {
@@ -164,7 +166,7 @@ func (w *world) mustProgress() {
 			continue
 		}
 		names[string(g.UID)] = g
-		if p := g.Status.Plan; p != nil && p.Step != v1alpha1.StepTakingBack && p.Step != v1alpha1.StepUnfencing && p.Step != v1alpha1.StepHolding {
+		if p := g.Status.Plan; p != nil && p.Step != v1alpha1.StepTakingBack && p.Step != v1alpha1.StepUnfencing && p.Step != v1alpha1.StepHolding && !w.isMoving(p) {
 			w.fail("gang %s is stuck in step %s: %s", g.Name, p.Step, summary(g))
 			return
 		}

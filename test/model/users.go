@@ -5,6 +5,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -91,17 +92,25 @@ func (u *users) schedule() {
 
 func (u *users) operate() {
 	weight := func(o operation) int {
-		if factor, ok := u.w.often[o.name]; ok {
-			return o.weight * factor
+		weight := o.weight
+		if u.w.moves {
+			weight *= moveFactor(o.name)
 		}
-		return o.weight
+		if factor, ok := u.w.often[o.name]; ok {
+			weight *= factor
+		}
+		return weight
+	}
+	all := operations
+	if u.w.moves {
+		all = slices.Concat(operations, moveOperations)
 	}
 	total := 0
-	for _, o := range operations {
+	for _, o := range all {
 		total += weight(o)
 	}
 	n := u.w.rand.IntN(total)
-	for _, o := range operations {
+	for _, o := range all {
 		if n -= weight(o); n < 0 {
 			if did := o.do(u); did != "" {
 				u.w.checker.operations++
@@ -153,6 +162,15 @@ func (u *users) newGang(name string) *v1alpha1.GangClaim {
 			RestartGracePeriod: &metav1.Duration{Duration: anyOf(u, 0, 3*time.Second, 30*time.Second)},
 			Defragmentation:    v1alpha1.DefragmentationNever,
 		},
+	}
+	if u.w.moves {
+		// Small enough to fit, were it not for the singles.
+		g.Spec.Members, g.Spec.DevicesPerMember = int32(anyOf(u, 1, 1, 2)), int32(anyOf(u, 2, 4, 4, 4))
+		g.Spec.Topology = v1alpha1.GangTopology{
+			Member: anyOf(u, v1alpha1.MemberNVSwitchDomain, v1alpha1.MemberNVSwitchDomain, v1alpha1.MemberNode),
+			Gang:   v1alpha1.GangAny, Mode: v1alpha1.TopologyRequired,
+		}
+		g.Spec.Defragmentation = anyOf(u, v1alpha1.DefragmentationNever, v1alpha1.DefragmentationPlan, v1alpha1.DefragmentationEvict, v1alpha1.DefragmentationEvict)
 	}
 	return g
 }
@@ -222,9 +240,15 @@ func (u *users) createSingles() string {
 	if len(u.w.workloads.all) > 14 {
 		return ""
 	}
-	l := u.w.workloads.add(workload{
+	single := workload{
 		keeper: anyOf(u, job, bare, deployment), template: fmt.Sprintf("single%d", anyOf(u, 1, 1, 2, 4)), replicas: anyOf(u, 1, 2, 4), cpu: 100,
-	})
+	}
+	if u.w.moves {
+		single.movable, single.slow = u.w.rand.IntN(6) > 0, u.w.rand.IntN(12) == 0
+		single.priority, single.replicas = anyOf[int32](u, 0, 0, -10), anyOf(u, 1, 1, 2, 3)
+		single.keeper, single.template = anyOf(u, job, deployment, deployment), anyOf(u, "single1", "single1", "single1", "single1", "single1", "single2")
+	}
+	l := u.w.workloads.add(single)
 	return fmt.Sprintf("creates %d pods of workload %s", l.replicas, l.name)
 }
 

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
 
 // keeper is what keeps the pods of a workload.
@@ -39,6 +41,10 @@ type workload struct {
 	cpu      int64 // millicores a pod
 	twice    bool  // the pods name the template twice
 	made     int
+
+	// movable pods may be moved for gangs, slow ones take long to end.
+	movable, slow bool
+	priority      int32
 }
 
 const workloadLabel = "workload"
@@ -146,6 +152,15 @@ func (ws *workloads) create(l *workload) {
 	}
 	if l.twice {
 		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "more", ResourceClaimTemplateName: ptr.To(l.template)})
+	}
+	if l.movable {
+		pod.Labels[v1alpha1.MovableLabel] = "true"
+	}
+	if l.slow {
+		pod.Labels[slowLabel] = "true"
+	}
+	if l.priority != 0 {
+		pod.Spec.Priority = ptr.To(l.priority)
 	}
 	if l.keeper != bare {
 		pod.OwnerReferences = []metav1.OwnerReference{{

@@ -30,6 +30,8 @@ type options struct {
 	often map[string]int
 	// pace is the mean time between two operations of users; 0 for a random one.
 	pace time.Duration
+	// moves has gangs ask for room to be made, and users protect their pods from that.
+	moves bool
 	// lag is how often a watch is slow; 0 for a random rate.
 	lag float64
 }
@@ -75,6 +77,9 @@ func newWorld(o options) *world {
 	w.claimer = newClaimController(w)
 	w.kubelet = newKubelet(w)
 	w.workloads = newWorkloads(w)
+	if w.moves {
+		w.newDisruptionController()
+	}
 	w.users = &users{w: w}
 	w.leader = newController(w)
 	return w
