@@ -6,12 +6,15 @@ package cdi
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 )
 
@@ -73,7 +76,8 @@ func (k *kept) partition(device ClaimDevice, procRoot, devRoot string) (specs.Co
 	return edits, nil
 }
 
-// capabilityNode is the device node of the capability that a file below /proc stands for; like is another
+// capabilityNode is the device node of the capability that a file below /proc stands for, which is made if it
+// is missing; like is another
 // node, of which it has everything but path and number. With an error it may be incomplete.
 func capabilityNode(like *specs.DeviceNode, file, procRoot, devRoot string) (*specs.DeviceNode, error) {
 	minor, err := capabilityMinor(filepath.Join(procRoot, file))
@@ -85,12 +89,46 @@ func capabilityNode(like *specs.DeviceNode, file, procRoot, devRoot string) (*sp
 	if like.HostPath != "" {
 		node.HostPath = strings.TrimSuffix(like.HostPath, like.Path) + node.Path
 	}
-	number, err := statNode(filepath.Join(devRoot, node.Path))
+	path := filepath.Join(devRoot, node.Path)
+	number, err := statNode(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = makeCapabilityNode(path, procRoot, minor); err == nil {
+			number, err = statNode(path)
+		}
+	}
 	if err != nil {
 		return &node, fmt.Errorf("%w; nvidia-modprobe -f /proc/%s makes it", err, file)
 	}
 	node.Major, node.Minor = number.major, number.minor
 	return &node, nil
+}
+
+// makeCapabilityNode makes the device node of a capability. The driver leaves that to nvidia-modprobe, which
+// a program in a container does not have; NVML makes partitions without it. Everybody may open the node:
+// what a container may do is for the runtime to say.
+func makeCapabilityNode(path, procRoot string, minor int) error {
+	devices, err := os.ReadFile(filepath.Join(procRoot, "devices"))
+	if err != nil {
+		return fmt.Errorf("make %s: %w", path, err)
+	}
+	for line := range strings.Lines(string(devices)) {
+		fields := strings.Fields(line)
+		if len(fields) != 2 || fields[1] != "nvidia-caps" {
+			continue
+		}
+		major, err := strconv.Atoi(fields[0])
+		if err != nil {
+			return fmt.Errorf("read the major number of nvidia-caps: %w", err)
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mknod(path, unix.S_IFCHR|0o444, int(unix.Mkdev(uint32(major), uint32(minor)))); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("mknod %s: %w", path, err)
+		}
+		return os.Chmod(path, 0o444) // the umask had its say
+	}
+	return fmt.Errorf("make %s: %s/devices has no nvidia-caps: the driver does not support MIG, or is not loaded", path, procRoot)
 }
 
 // capabilityMinor reads the minor number of a capability's device node.

@@ -5,6 +5,7 @@ package cdi
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,6 +55,22 @@ func TestPartitionGetsItsCapabilityNodesAndNoOther(t *testing.T) {
 	}
 	if n := len(spec.Devices[0].ContainerEdits.Mounts); n > 0 {
 		t.Errorf("%d mounts beside those of all devices", n)
+	}
+}
+
+func TestFieldCase17_MissingCapabilityNodesAreMade(t *testing.T) {
+	s, device := partitioned(t)
+	if err := errors.Join(os.RemoveAll(s.dev("nvidia-caps")), os.WriteFile(filepath.Join(s.ProcRoot(), "devices"), []byte("Character devices:\n  1 mem\n195 nvidia\n240 nvidia-caps\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.WriteClaim("a", []ClaimDevice{device}); err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range readSpec(t, s.specPath("a")).Devices[0].ContainerEdits.DeviceNodes[1:] {
+		number, err := statNode(node.HostPath)
+		if err != nil || number.major != 240 || number.minor != node.Minor || !strings.HasSuffix(node.Path, fmt.Sprint("nvidia-cap", node.Minor)) {
+			t.Errorf("node %+v: %+v, %v", node, number, err)
+		}
 	}
 }
 
