@@ -205,6 +205,24 @@ func TestMovesThatAreNotRightAnyMoreAreNotMade(t *testing.T) {
 	}
 }
 
+func TestAWishThatIsTakenBackInTimeMovesNothing(t *testing.T) {
+	w := occupied(v1alpha1.DefragmentationEvict)
+	seen := false
+	ok, err := w.Run(20*time.Minute, func() bool {
+		g := w.Gangs["g"]
+		if p := g.Status.Plan; p != nil && p.Step == v1alpha1.StepQuiescing && g.Spec.Defragmentation == v1alpha1.DefragmentationEvict {
+			w.UpdateGang("g", func(g *v1alpha1.GangClaim) { g.Spec.Defragmentation = v1alpha1.DefragmentationPlan })
+		}
+		if p := g.Status.Plan; p != nil && p.Step == v1alpha1.StepTakingBack {
+			seen = seen || p.Reason == "MovesOutdated: spec.defragmentation is Plan now"
+		}
+		return seen && noRules(w)
+	})
+	if err != nil || !ok || len(w.Evicted) > 0 {
+		t.Fatalf("%t %v, evicted %v", seen, err, w.Evicted)
+	}
+}
+
 func TestAFenceThatWaitsForAStuckPodExpires(t *testing.T) {
 	w := occupied(v1alpha1.DefragmentationEvict)
 	w.UpdatePod("s0", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/stuck"} })
