@@ -40,9 +40,13 @@ func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 func (d *Driver) healthReport(s *snapshot) kubeletplugin.DeviceHealthReport {
 	report := kubeletplugin.DeviceHealthReport{Devices: make([]kubeletplugin.DeviceHealth, 0, len(s.inventory.GPUs))}
 	for _, gpu := range s.inventory.GPUs {
+		// A partition is as well as its GPU.
+		names := []string{gpu.Name()}
+		for _, partition := range gpu.Partitions() {
+			names = append(names, partition.Name())
+		}
 		health := kubeletplugin.DeviceHealth{
 			PoolName:           d.config.NodeName,
-			DeviceName:         gpu.Name(),
 			Health:             kubeletplugin.HealthStatusHealthy,
 			LastUpdated:        s.observed,
 			HealthCheckTimeout: max(minHealthTimeout, 3*d.config.DiscoveryInterval),
@@ -53,7 +57,10 @@ func (d *Driver) healthReport(s *snapshot) kubeletplugin.DeviceHealthReport {
 		} else if gpu.Health.Degraded != "" {
 			health.Message = describeDegraded(gpu)
 		}
-		report.Devices = append(report.Devices, health)
+		for _, name := range names {
+			health.DeviceName = name
+			report.Devices = append(report.Devices, health)
+		}
 	}
 	return report
 }

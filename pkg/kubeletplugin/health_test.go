@@ -21,6 +21,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
 	"github.com/switchyard-dev/switchyard/pkg/device"
 	"github.com/switchyard-dev/switchyard/pkg/health"
 	"github.com/switchyard-dev/switchyard/pkg/nvml"
@@ -437,6 +438,47 @@ func TestPodsThatHoldASickGPUAreTold(t *testing.T) {
 	if len(pods) != 1 || pods[0].Kind != "Pod" || pods[0].Name != "a" || pods[0].UID != "1" {
 		t.Errorf("the claim is reserved for %v", pods)
 	}
+}
+
+func TestNewsOfAGPUConcernsItsPartitions(t *testing.T) {
+	partition := device.PartitionRef{GPU: gpu(1), ProfileID: 19, Start: 2}.Name()
+	for name, want := range map[string]bool{gpu(1): true, partition: true, gpu(0): false, device.PartitionRef{GPU: gpu(0), ProfileID: 19}.Name(): false} {
+		record := checkpoint.Record{Devices: []checkpoint.Device{{Name: name}}}
+		if got := (holderNews{device: gpu(1)}).concerns(record); got != want {
+			t.Errorf("a claim of %s is concerned: %v, want %v", name, got, want)
+		}
+	}
+}
+
+// The simulator's MIG mode, with every place a device.
+func TestPartitionsOfASickGPUAreSick(t *testing.T) {
+	m := newMachine(t, 0)
+	hardware, config := simulatedHardware(t, m, "hgx-h100")
+	if err := hardware.SetMIGMode(3, true); err != nil {
+		t.Fatal(err)
+	}
+	p := m.run("", config)
+	m.eventually("the GPUs are known", func(context.Context) bool { seen, _ := p.hardware.load(); return seen != nil })
+	if err := hardware.InjectXID(3, 119); err != nil {
+		t.Fatal(err)
+	}
+	m.eventually("all partitions of the GPU, and no others, are reported as unhealthy", func(context.Context) bool {
+		seen, _ := p.hardware.load()
+		sick, partitions := 0, 0
+		for _, reported := range p.healthReport(seen).Devices {
+			ofGPU3 := seen.byName[reported.DeviceName].gpu.Index == 3
+			if _, ok := device.ParsePartitionName(reported.DeviceName); ok {
+				partitions++
+			}
+			if (reported.Health == kubeletplugin.HealthStatusUnhealthy) != ofGPU3 {
+				return false
+			}
+			if ofGPU3 {
+				sick++
+			}
+		}
+		return partitions > 0 && sick == partitions+1
+	})
 }
 
 func TestHolderNewsIsRepeatedUntilTheAPIServerAnswers(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
+	"github.com/switchyard-dev/switchyard/pkg/device"
 )
 
 const (
@@ -31,6 +32,14 @@ const (
 type holderNews struct {
 	device                     string
 	eventType, reason, message string
+}
+
+// concerns reports whether a claim's record has the device, which is a GPU, or a partition of it.
+func (n holderNews) concerns(record checkpoint.Record) bool {
+	return slices.ContainsFunc(record.Devices, func(d checkpoint.Device) bool {
+		partition, ok := device.ParsePartitionName(d.Name)
+		return d.Name == n.device || ok && partition.GPU == n.device
+	})
 }
 
 // tellHolders writes an Event on each pod that holds a device, soon.
@@ -72,7 +81,7 @@ func (d *Driver) eventOnHolders(ctx context.Context, news holderNews) error {
 	ctx, cancel := context.WithTimeout(ctx, holderTimeout)
 	defer cancel()
 	for _, record := range d.records() {
-		if !slices.ContainsFunc(record.Devices, func(device checkpoint.Device) bool { return device.Name == news.device }) {
+		if !news.concerns(record) {
 			continue
 		}
 		claim, err := d.config.KubeClient.ResourceV1().ResourceClaims(record.Namespace).Get(ctx, record.Name, metav1.GetOptions{})
