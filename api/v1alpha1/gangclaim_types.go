@@ -380,7 +380,7 @@ type GangMove struct {
 	// From is the device that the pod has.
 	From GangMovePlace `json:"from"`
 	// To is a device on which a replacement of the pod would fit: that it exists was checked. kube-scheduler
-	// chooses by itself.
+	// chooses by itself. Its fields are empty when there is none: the pod is preempted (--defrag-preempt).
 	To GangMovePlace `json:"to"`
 	// Why says why the pod may be moved.
 	Why string `json:"why"`

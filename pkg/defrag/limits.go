@@ -22,6 +22,9 @@ type Limits struct {
 	After time.Duration
 	// GracePeriod is how long a pod may take to end, at most, to be moved.
 	GracePeriod time.Duration
+	// Preempt lets pods of a lower priority than the gang's be evicted even if there is no place for them elsewhere,
+	// when the gang cannot have a place otherwise.
+	Preempt bool
 }
 
 // DefaultLimits are the limits where nobody has set others.

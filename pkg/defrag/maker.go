@@ -13,6 +13,7 @@ import (
 
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/utils/clock"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
@@ -71,6 +72,20 @@ func (m *Maker) Wanted(g placement.Gang) bool {
 
 // MakeRoom implements placement.RoomMaker.
 func (m *Maker) MakeRoom(ctx context.Context, room *placement.Room) (*v1alpha1.GangPlan, *v1alpha1.GangDefragmentation) {
+	plan, report := m.search(ctx, room, nil)
+	if !m.limits.Preempt || Found(report.Reason) || report.Reason == ReasonPlanning {
+		return plan, report
+	}
+	if plan, preempted := m.search(ctx, room, func(r placement.Resident) bool {
+		return corev1helpers.PodPriority(r.Pod) < room.Gang().Priority
+	}); Found(preempted.Reason) {
+		return plan, preempted
+	}
+	return nil, report
+}
+
+// search looks for moves; pods of which mayLose says so need no place elsewhere.
+func (m *Maker) search(ctx context.Context, room *placement.Room, mayLose func(placement.Resident) bool) (*v1alpha1.GangPlan, *v1alpha1.GangDefragmentation) {
 	q := m.inquire(room.Gang())
 	var last *placement.Trial
 	for range tries {
@@ -85,7 +100,7 @@ func (m *Maker) MakeRoom(ctx context.Context, room *placement.Room) (*v1alpha1.G
 		if q.together(t.Victims) {
 			continue
 		}
-		plan, obstacle := room.Try(ctx, t)
+		plan, obstacle := room.Try(ctx, t, mayLose)
 		switch {
 		case obstacle == nil && len(t.Victims) == 0:
 			room.Drop()
@@ -158,7 +173,7 @@ func (m *Maker) Recheck(cluster *placement.Cluster, g placement.Gang) string {
 		return ""
 	}
 	q := m.inquire(g)
-	var victims []placement.Resident
+	var victims, placed []placement.Resident
 	for _, move := range plan.Moves {
 		r, there := cluster.Resident(types.NamespacedName{Namespace: move.Namespace, Name: move.Claim})
 		if !there || r.Claim.UID != move.ClaimUID || r.Claim.Status.Allocation == nil {
@@ -171,6 +186,9 @@ func (m *Maker) Recheck(cluster *placement.Cluster, g placement.Gang) string {
 			return fmt.Sprintf("pod %s/%s must not be moved any more: it %s", move.Namespace, move.Pod, v.why)
 		}
 		victims = append(victims, r)
+		if move.To.Node != "" {
+			placed = append(placed, r)
+		}
 	}
 	q.leftIn = func(string) int { return MaxMoves }
 	if q.together(victims) {
@@ -178,7 +196,7 @@ func (m *Maker) Recheck(cluster *placement.Cluster, g placement.Gang) string {
 			return "a pod to be moved " + v.why
 		}
 	}
-	if stuck := cluster.Elsewhere(g.Claim, victims); stuck != nil {
+	if stuck := cluster.Elsewhere(g.Claim, placed); stuck != nil {
 		return fmt.Sprintf("pod %s has no place elsewhere any more: %s", nameOf(*stuck.Victim), stuck.Why)
 	}
 	return ""

@@ -434,6 +434,58 @@ func TestWhatCannotBeSaysWhy(t *testing.T) {
 	}
 }
 
+func TestPodsAreEvictedWithoutAPlaceOnlyWherePreemptionIsAllowed(t *testing.T) {
+	full := func(l *lab) {
+		l.node("node-a", 4)
+		l.single("low", "node-a", 0, priority(-5))
+		l.single("equal", "node-a", 1, priority(100), movable)
+		l.node("node-b", 4)
+		for i := range 4 {
+			l.single(fmt.Sprint("b", i), "node-b", i, priority(int32(10*i)))
+		}
+	}
+	preempt := func(l *defrag.Limits) { l.Preempt = true }
+	l := newLab()
+	full(l)
+	if d := l.one(t, gang("g", 1, 4)); d.Plan != nil || d.Room.Reason != defrag.ReasonNoMoves {
+		t.Errorf("without: %+v", d)
+	}
+	l = newLab(preempt)
+	full(l)
+	d := l.one(t, gang("g", 1, 4))
+	if d.Plan == nil {
+		t.Fatalf("with: %+v", d.Room)
+	}
+	lost := 0
+	for _, m := range d.Plan.Moves {
+		if m.To.Node == "" {
+			lost++
+		}
+		if m.To.Node == "" && m.Pod == "equal" {
+			t.Error("the pod of the gang's priority loses its place")
+		}
+	}
+	if lost == 0 || !strings.Contains(d.Room.Message, "no place") {
+		t.Errorf("moves %s: %s", moves(d.Plan.Moves), d.Room.Message)
+	}
+	g := gang("g", 1, 4)
+	g.Claim.Status.Plan = d.Plan
+	l.SetGang(g.Claim)
+	if got := l.maker.Recheck(l.Cluster, g); got != "" {
+		t.Errorf("Recheck says %s", got)
+	}
+	// Where moves serve, nobody loses anything.
+	l = newLab(preempt)
+	broken(l)
+	if d := l.one(t, gang("g", 1, 4)); moves(d.Plan.Moves) != "infer-7 node-b.1/gpu-6 > node-b.0/gpu-1" {
+		t.Errorf("moves %s", moves(d.Plan.Moves))
+	}
+	// And where not even that serves, the first reason stands.
+	if d := l.one(t, gang("h", 3, 4)); d.Plan != nil || d.Room.Reason != defrag.ReasonNoMoves {
+		t.Errorf("impossible: %+v", d.Room)
+	}
+}
+
 func TestNobodyIsAskedWhereMovesAreNotWanted(t *testing.T) {
 	l := newLab()
 	broken(l)

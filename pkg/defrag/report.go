@@ -98,6 +98,9 @@ func (q *inquiry) move(d placement.Destination) v1alpha1.GangMove {
 
 // at is a place in short: the domain, or the node, and the device.
 func at(p v1alpha1.GangMovePlace) string {
+	if p.Node == "" {
+		return "no place"
+	}
 	if p.Domain != "" {
 		return p.Domain + "/" + p.Device
 	}

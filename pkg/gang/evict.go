@@ -194,8 +194,12 @@ func (t *turn) evictionEvents() []Event {
 		}
 		// The pod may be gone by now; its Events are still found by its name.
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Pod, UID: m.PodUID}}
+		place := "There was a place for a replacement on node " + m.To.Node
+		if m.To.Node == "" {
+			place = "There was no place for a replacement"
+		}
 		out = append(out, Event{Pod: pod, Type: corev1.EventTypeNormal, Reason: ReasonEvictedForGang, Message: clip(fmt.Sprintf(
-			"evicted to make room for GangClaim %s/%s: %s. There was a place for a replacement on node %s", t.Claim.Namespace, t.Claim.Name, m.Why, m.To.Node), maxEventMessage)})
+			"evicted to make room for GangClaim %s/%s: %s. %s", t.Claim.Namespace, t.Claim.Name, m.Why, place), maxEventMessage)})
 	}
 	return out
 }

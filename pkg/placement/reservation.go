@@ -36,6 +36,9 @@ func (c *Cluster) SetGang(gang *v1alpha1.GangClaim) {
 	if len(gang.Status.Plan.Moves) > 0 && beforeRelease(gang.Status.Plan.Step) {
 		r.moving = true
 		for _, m := range gang.Status.Plan.Moves { // for the pods that come in place of those that are moved
+			if m.To.Device == "" {
+				continue
+			}
 			r.devices = append(r.devices, DeviceID{Driver: v1alpha1.DriverName, Pool: m.To.Pool, Device: m.To.Device})
 		}
 	}

@@ -127,14 +127,18 @@ func (p *planner) earmarkTrial(r *request, t *Trial) {
 		mark(d.id)
 	}
 	for _, m := range t.Moves {
-		mark(m.To)
+		if m.Node != "" {
+			mark(m.To)
+		}
 	}
 }
 
 func (p *planner) markDestinations(t *Trial) {
 	for _, m := range t.Moves {
-		p.use(m.To).planned = true
-		p.marked = append(p.marked, m.To)
+		if m.Node != "" {
+			p.use(m.To).planned = true
+			p.marked = append(p.marked, m.To)
+		}
 	}
 }
 
@@ -155,7 +159,8 @@ type Trial struct {
 type Destination struct {
 	Resident
 
-	// Node, To and Domain are the node and the device there, and its NVSwitch domain, if it has one.
+	// Node, To and Domain are the node and the device there, and its NVSwitch domain, if it has one. Node is empty
+	// when there is no place for the victim.
 	Node   string
 	To     DeviceID
 	Domain string

@@ -27,6 +27,8 @@ type mover struct {
 	stay map[string]bool
 	// report says to report only: no plan.
 	report bool
+	// lose says who may go without a place.
+	lose func(placement.Resident) bool
 	// during is called between the search and the trial.
 	during func()
 
@@ -51,7 +53,7 @@ func (m *mover) MakeRoom(ctx context.Context, room *placement.Room) (*v1alpha1.G
 		if m.during != nil {
 			m.during()
 		}
-		plan, obstacle := room.Try(ctx, t)
+		plan, obstacle := room.Try(ctx, t, m.lose)
 		if obstacle != nil {
 			who := "gang"
 			if obstacle.Victim != nil {
@@ -209,6 +211,32 @@ func TestRoomFindsPlacesThatMovesMake(t *testing.T) {
 				t.Errorf("the what-if left its marks:\n%s\nbefore:\n%s", after, before)
 			}
 		})
+	}
+}
+
+func TestPodsThatMayLoseTheirPlaceDo(t *testing.T) {
+	m := occupied(t)
+	m.lose = func(r placement.Resident) bool { return r.Pod.Name != "b0" }
+	before := m.c.Marks()
+	// Four members on four domains: whoever goes has no place elsewhere, and b0 must have one.
+	if decisions, said := m.room(gangOf("g", 4, 4)); decisions[0].Plan != nil || !strings.HasPrefix(said, "b0: no device") {
+		t.Errorf("planned %s, said %s", describe(decisions[0]), said)
+	}
+	m.stay, m.lose = map[string]bool{}, func(placement.Resident) bool { return true }
+	decisions, said := m.room(gangOf("g", 4, 4))
+	if decisions[0].Plan == nil || said != "a0 node-a.0 > / ; a4 node-a.1 > / ; b0 node-b.0 > / ; b4 node-b.1 > / " {
+		t.Errorf("planned %s, said %s", describe(decisions[0]), said)
+	}
+	if after := m.c.Marks(); after != before {
+		t.Errorf("marks are left:\n%s", after)
+	}
+	// A committed plan keeps nothing for them.
+	g := gangOf("g", 4, 4)
+	g.Claim.Status.Plan = decisions[0].Plan
+	m.c.SetGang(g.Claim)
+	m.c.DeleteGang(types.NamespacedName{Namespace: "ml", Name: "g"})
+	if after := m.c.Marks(); after != before {
+		t.Errorf("the reservation is left:\n%s", after)
 	}
 }
 

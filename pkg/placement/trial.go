@@ -33,15 +33,16 @@ type Obstacle struct {
 
 // Try finds out whether the gang fits once the victims of a trial have left, and where each of them would find
 // a place with the gang in its own: both by kube-scheduler's allocator. When it does, the trial is complete, and
-// the plan is returned, without moves.
-func (r *Room) Try(ctx context.Context, t *Trial) (*v1alpha1.GangPlan, *Obstacle) {
+// the plan is returned, without moves. A victim of which mayLose, where not nil, says so may go without: its
+// destination has no node then.
+func (r *Room) Try(ctx context.Context, t *Trial, mayLose func(Resident) bool) (*v1alpha1.GangPlan, *Obstacle) {
 	p := r.planner
 	for _, v := range t.Victims {
 		if obstacle := r.evaluate(ctx, v); obstacle != nil {
 			return nil, obstacle
 		}
 	}
-	plan, asked, obstacle := r.suppose(t)
+	plan, asked, obstacle := r.suppose(t, mayLose)
 	if obstacle != nil {
 		return nil, obstacle
 	}
@@ -128,7 +129,7 @@ type supposition struct {
 }
 
 // suppose changes the cluster as the trial says, copies what the allocator looks at, and changes it back.
-func (r *Room) suppose(t *Trial) (*v1alpha1.GangPlan, *supposition, *Obstacle) {
+func (r *Room) suppose(t *Trial, mayLose func(Resident) bool) (*v1alpha1.GangPlan, *supposition, *Obstacle) {
 	p := r.planner
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -157,10 +158,13 @@ func (r *Room) suppose(t *Trial) (*v1alpha1.GangPlan, *supposition, *Obstacle) {
 		change.take(ch.site.node, amountsFor(r.request.needs, ch.members))
 	}
 	var obstacle *Obstacle
-	if t.Moves, obstacle = r.relocate(&change, t.Victims); obstacle != nil {
+	if t.Moves, obstacle = r.relocate(&change, t.Victims, mayLose); obstacle != nil {
 		return nil, nil, obstacle
 	}
 	for _, m := range t.Moves {
+		if m.Node == "" {
+			continue
+		}
 		at := slices.IndexFunc(asked.victims, func(d *destination) bool { return d.name == m.Node })
 		if at < 0 {
 			asked.victims = append(asked.victims, p.destination(m.Node, t.Moves))
@@ -216,6 +220,9 @@ func (r *Room) holds(t *Trial) bool {
 	}
 	for _, m := range t.Moves {
 		d := p.devices[m.To]
+		if m.Node == "" {
+			continue
+		}
 		if d == nil || d.use.held() || len(d.use.reserved) > 0 {
 			return false
 		}
@@ -281,7 +288,7 @@ func (c *change) plan(d *device) {
 
 // relocate finds a free device for each victim, those with the fewest to choose from first. The suggestion is
 // the tightest fit that breaks no domain; the scheduler chooses by itself.
-func (r *Room) relocate(c *change, victims []Resident) ([]Destination, *Obstacle) {
+func (r *Room) relocate(c *change, victims []Resident, mayLose func(Resident) bool) ([]Destination, *Obstacle) {
 	find := finder{Room: r, left: map[*pool]counters{}, known: map[string][]*spot{}}
 	type search struct {
 		victim Resident
@@ -300,6 +307,10 @@ func (r *Room) relocate(c *change, victims []Resident) ([]Destination, *Obstacle
 			d := s2.device
 			return !d.use.planned && s2.node.room(s.needs, c.promised[s2.node.name], false) > 0 && find.counters(s2.pool, d).take(d)
 		})
+		if at < 0 && mayLose != nil && mayLose(s.victim) {
+			moves = append(moves, Destination{Resident: s.victim, FromDomain: r.planner.domainOf(s.victim)})
+			continue
+		}
 		if at < 0 {
 			return nil, &Obstacle{Victim: &s.victim, Why: "no device and node that suit it are free elsewhere"}
 		}
@@ -336,7 +347,7 @@ func (c *Cluster) Elsewhere(gang *v1alpha1.GangClaim, victims []Resident) *Obsta
 			change.plan(d)
 		}
 	}
-	_, obstacle := room.relocate(&change, victims)
+	_, obstacle := room.relocate(&change, victims, nil)
 	return obstacle
 }
 

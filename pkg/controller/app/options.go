@@ -86,6 +86,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.Defrag.Cooldown, "defrag-cooldown", o.Defrag.Cooldown, "How long a pod is left alone that came in place of an evicted one, and one that could not be evicted.")
 	fs.DurationVar(&o.Defrag.After, "defrag-after", o.Defrag.After, "How long a gang waits for a place before pods are evicted for it.")
 	fs.DurationVar(&o.Defrag.GracePeriod, "defrag-max-grace-period", o.Defrag.GracePeriod, "Pods with a longer terminationGracePeriodSeconds are not moved: while a pod ends, the devices that it leaves are reserved and idle.")
+	fs.BoolVar(&o.Defrag.Preempt, "defrag-preempt", o.Defrag.Preempt, "Evict pods of a lower priority than the gang's even if there is no place for them elsewhere, where a gang with spec.defragmentation: Evict cannot have a place otherwise. kube-scheduler's own preemption frees no devices.")
 
 	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "TCP address for /metrics, /healthz and /readyz. 0: off.")
 
