@@ -17,6 +17,8 @@ func benchmarks() []Benchmark {
 		machineSpeed(),
 		nodePluginCalls(),
 		nodePluginStart(),
+		nodePluginHealth(),
+		nodePluginMIG(),
 		nodePluginMemory(),
 		planner(),
 		defragmentation(),
