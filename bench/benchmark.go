@@ -18,7 +18,6 @@ func benchmarks() []Benchmark {
 		nodePluginCalls(),
 		nodePluginStart(),
 		nodePluginHealth(),
-		nodePluginMIG(),
 		nodePluginMemory(),
 		planner(),
 		defragmentation(),
