@@ -47,6 +47,35 @@ func ownedBy(uid string) edit {
 	return func(pod *corev1.Pod, _ *resourceapi.ResourceClaim) { pod.OwnerReferences[0].UID = types.UID(uid) }
 }
 
+func ownedByA(apiVersion, kind string) edit {
+	return func(pod *corev1.Pod, _ *resourceapi.ResourceClaim) {
+		pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Kind = apiVersion, kind
+	}
+}
+
+func TestWhoseReplacementsAreKnown(t *testing.T) {
+	for _, test := range []struct {
+		rule string
+		with []edit
+	}{
+		{"a ReplicaSet's", []edit{ownedByA("apps/v1", "ReplicaSet")}},
+		{"a StatefulSet's", []edit{ownedByA("apps/v1", "StatefulSet")}},
+		{"a ReplicationController's", []edit{ownedByA("v1", "ReplicationController")}},
+		{"a Job's, whose owner has opted in", []edit{ownedByA("batch/v1", "Job"), movable}},
+		{"those of a kind that is not known, whose owner has opted in", []edit{ownedByA("kubeflow.org/v1", "PyTorchJob"), movable}},
+	} {
+		t.Run(test.rule, func(t *testing.T) {
+			l := newLab()
+			l.node("node-a", 4)
+			l.node("node-b", 1)
+			l.single("v", "node-a", 0, test.with...)
+			if d := l.one(t, gang("g", 1, 4)); d.Plan == nil || len(d.Plan.Moves) != 1 {
+				t.Errorf("not moved: %+v", d.Room)
+			}
+		})
+	}
+}
+
 func TestTheFewestPodsAreMovedAndEachHasAPlace(t *testing.T) {
 	for _, test := range []struct {
 		rule  string
@@ -192,6 +221,26 @@ func TestWhoMustNotBeMoved(t *testing.T) {
 		{"a bare pod", func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.OwnerReferences = nil }, nil, defrag.NotReplaced},
 		{"a pod of a DaemonSet", func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.OwnerReferences[0].Kind = "DaemonSet" }, nil, defrag.NotReplaced},
 		{"a mirror pod", func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.OwnerReferences[0].Kind = "Node" }, nil, defrag.NotReplaced},
+		{"a pod of a Job, which may count it as failed", ownedByA("batch/v1", "Job"), nil, defrag.NotReplaced},
+		{"a pod of an Indexed Job, whose others depend on it", func(p *corev1.Pod, c *resourceapi.ResourceClaim) {
+			ownedByA("batch/v1", "Job")(p, c)
+			p.Annotations = map[string]string{"batch.kubernetes.io/job-completion-index": "1"}
+		}, nil, defrag.NotReplaced},
+		{"a pod of a kind that is not known", ownedByA("kubeflow.org/v1", "PyTorchJob"), nil, defrag.NotReplaced},
+		{"a pod of a kind of the same name in another group", ownedByA("example.com/v1", "StatefulSet"), nil, defrag.NotReplaced},
+		{"a pod of a ReplicationController of another group", ownedByA("example.com/v1", "ReplicationController"), nil, defrag.NotReplaced},
+		{"a pod of a LeaderWorkerSet", func(p *corev1.Pod, c *resourceapi.ResourceClaim) {
+			ownedByA("apps/v1", "StatefulSet")(p, c)
+			p.Labels["leaderworkerset.sigs.k8s.io/name"] = "llm"
+		}, nil, defrag.NotReplaced},
+		{"a bare pod with the label", func(p *corev1.Pod, c *resourceapi.ResourceClaim) {
+			movable(p, c)
+			p.OwnerReferences = nil
+		}, nil, defrag.NotReplaced},
+		{"a pod whose claim tolerates the fence, with the label", func(p *corev1.Pod, c *resourceapi.ResourceClaim) {
+			movable(p, c)
+			c.Spec.Devices.Requests[0].Exactly.Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
+		}, nil, defrag.NotForeseen},
 		{"a pod that names a claim", func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
 			p.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "gpu", ResourceClaimName: ptr.To("v")}
 		}, nil, defrag.NotReplaced},

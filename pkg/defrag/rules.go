@@ -6,6 +6,7 @@ package defrag
 import (
 	"fmt"
 	"math/bits"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,13 +27,15 @@ const (
 	GangMember = "GangMember"
 	// SeveralDevices means that the pod has more than one device, or other claims.
 	SeveralDevices = "SeveralDevices"
-	// NotReplaced means that no controller would replace the pod, or only on its own node.
+	// NotReplaced means that no controller would replace the pod, or only on its own node, or that this is not known
+	// of its controller and the pod has not opted in.
 	NotReplaced = "NotReplaced"
 	// PriorityNotLower means that the pod's priority is not lower than the gang's and it has not opted in.
 	PriorityNotLower = "PriorityNotLower"
 	// HigherPriority means that the pod has opted in, and has a higher priority than the gang.
 	HigherPriority = "HigherPriority"
-	// NotForeseen means that something may bind the pod to its node that the planner does not look at.
+	// NotForeseen means that something may bind the pod to its node, or let its replacement have the freed device, that
+	// the planner does not look at.
 	NotForeseen = "NotForeseen"
 	// LongGracePeriod means that the pod may take too long to end.
 	LongGracePeriod = "LongGracePeriod"
@@ -64,6 +67,7 @@ var rules = []rule{
 	{NotReplaced, notReplaced},
 	{HigherPriority, higherPriority},
 	{PriorityNotLower, priorityNotLower},
+	{NotForeseen, toleratesFence},
 	{NotForeseen, notForeseen},
 	{LongGracePeriod, longGracePeriod},
 	{CoolingDown, coolingDown},
@@ -107,6 +111,9 @@ func severalDevices(_ *inquiry, r placement.Resident) string {
 	return ""
 }
 
+// notReplaced knows only the controllers of which it is sure that each pod is replaced alone, and by one that does not
+// remember the loss. With others a pod may be one of a group that ends with it, or its end may be counted as a failure: a
+// Job with backoffLimit 0, a worker of a PyTorchJob, a RayCluster or an MPIJob. Who owns these can say that it is all right.
 func notReplaced(_ *inquiry, r placement.Resident) string {
 	owner := metav1.GetControllerOfNoCopy(r.Pod)
 	switch {
@@ -114,11 +121,38 @@ func notReplaced(_ *inquiry, r placement.Resident) string {
 		return "is a bare pod: nobody would replace it"
 	case owner.Kind == "DaemonSet" || owner.Kind == "Node":
 		return fmt.Sprintf("belongs to its node (%s)", owner.Kind)
+	case !movable(r.Pod) && !replacesEach(owner):
+		return fmt.Sprintf("belongs to a %s, which may not replace it, or not alone: its owner must opt in with the label %s=true", owner.Kind, v1alpha1.MovableLabel)
+	case !movable(r.Pod) && r.Pod.Labels[leaderWorkerSetLabel] != "":
+		return fmt.Sprintf("is one of a LeaderWorkerSet, whose pods end together: its owner must opt in with the label %s=true", v1alpha1.MovableLabel)
 	}
 	for _, ref := range r.Pod.Spec.ResourceClaims {
 		if ref.ResourceClaimName != nil {
 			return "names a ResourceClaim, which its replacement would find with the same device"
 		}
+	}
+	return ""
+}
+
+// leaderWorkerSetLabel is on the pods of a LeaderWorkerSet, which are made by StatefulSets (sigs.k8s.io/lws).
+const leaderWorkerSetLabel = "leaderworkerset.sigs.k8s.io/name"
+
+// replacesEach says of a controller that it replaces each pod alone.
+func replacesEach(owner *metav1.OwnerReference) bool {
+	group, _, _ := strings.Cut(owner.APIVersion, "/")
+	switch owner.Kind {
+	case "ReplicaSet", "StatefulSet":
+		return group == "apps"
+	case "ReplicationController":
+		return owner.APIVersion == "v1"
+	}
+	return false
+}
+
+// toleratesFence has no exception: the fence is what keeps a replacement off the devices that are freed.
+func toleratesFence(_ *inquiry, r placement.Resident) string {
+	if path, tolerates := v1alpha1.ToleratesFence(r.Claim.Spec); tolerates {
+		return fmt.Sprintf("has a claim that tolerates the fence (spec.%s): its replacement could take the device that was freed", path)
 	}
 	return ""
 }

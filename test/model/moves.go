@@ -312,6 +312,8 @@ func (c *checker) evicted(by *controller, g *v1alpha1.GangClaim, pod *corev1.Pod
 	switch {
 	case metav1.GetControllerOfNoCopy(pod) == nil:
 		c.w.fail("bare pod %s is evicted for gang %s", name, g.Name)
+	case metav1.GetControllerOfNoCopy(pod).Kind == "Job" && pod.Labels[v1alpha1.MovableLabel] != "true":
+		c.w.fail("pod %s of a Job is evicted for gang %s and has not opted in", name, g.Name)
 	case ptr.Deref(pod.Spec.Priority, 0) >= 0 && pod.Labels[v1alpha1.MovableLabel] != "true":
 		c.w.fail("pod %s is evicted for gang %s and has not opted in", name, g.Name)
 	case pod.Spec.ResourceClaims[0].ResourceClaimTemplateName == nil || (*pod.Spec.ResourceClaims[0].ResourceClaimTemplateName)[0] != 's':

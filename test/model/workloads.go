@@ -163,8 +163,13 @@ func (ws *workloads) create(l *workload) {
 		pod.Spec.Priority = ptr.To(l.priority)
 	}
 	if l.keeper != bare {
+		// Pods of Jobs are moved with the label only, those of ReplicaSets without it too.
+		apiVersion, kind := "batch/v1", "Job"
+		if l.keeper == deployment {
+			apiVersion, kind = "apps/v1", "ReplicaSet"
+		}
 		pod.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: "batch/v1", Kind: "Job", Name: l.name, UID: types.UID("owner-" + l.name), Controller: ptr.To(true),
+			APIVersion: apiVersion, Kind: kind, Name: l.name, UID: types.UID("owner-" + l.name), Controller: ptr.To(true),
 		}}
 	}
 	ws.w.must(create(ws.w.api, pod))
