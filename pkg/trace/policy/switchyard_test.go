@@ -103,3 +103,31 @@ func TestPressureSparesModelsThatAreSoughtAfter(t *testing.T) {
 		t.Errorf("got %+v, want the T4 node", place)
 	}
 }
+
+// With domains a single task goes where a domain is broken already, even on a node that is otherwise free.
+func TestDomainsStayWhole(t *testing.T) {
+	nodes := []trace.Node{oneNode[0], oneNode[0]}
+	c := cluster.New(nodes, []int{0, 1}, 4)
+	mix := []trace.Task{{Kind: gpus(4)}, {Kind: gpus(1)}, {Kind: gpus(1)}, {Kind: gpus(1)}, {Kind: gpus(1)}}
+	e := setup(t, nodes, mix)
+	e.Cluster, e.Catalog = c, c.NewCatalog(mix)
+	p := newSwitchyard(e)
+	single := e.Catalog.Request(gpus(1))
+	c.Place(1, single, cluster.Placement{Node: 1, GPUs: 1 << 6})
+	for id, rest := range []int{2, 1, 0} {
+		place, ok := p.Choose(single)
+		if !ok || place.Node != 1 || place.GPUs&0xf0 == 0 {
+			t.Fatalf("got %+v, want a GPU of the domain that is broken", place)
+		}
+		c.Place(2+id, single, place)
+		free := 0
+		for _, left := range c.Nodes[1].Left[4:8] {
+			if left == trace.Whole {
+				free++
+			}
+		}
+		if free != rest {
+			t.Fatalf("%d GPUs of the domain are free, want %d", free, rest)
+		}
+	}
+}
