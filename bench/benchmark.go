@@ -18,6 +18,7 @@ func benchmarks() []Benchmark {
 		nodePluginCalls(),
 		nodePluginStart(),
 		nodePluginHealth(),
+		nodePluginMIG(),
 		nodePluginMemory(),
 		planner(),
 		defragmentation(),
