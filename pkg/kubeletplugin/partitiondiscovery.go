@@ -25,8 +25,14 @@ func (d *Driver) discover(ctx context.Context) (device.Inventory, error) {
 	before, beforeErr := d.partitions.ledger.list()
 	seen, err := d.config.Platform.Discover(ctx)
 	after, afterErr := d.partitions.ledger.list()
-	if err := errors.Join(err, beforeErr, afterErr); err != nil {
+	if err != nil {
 		return seen, err
+	}
+	ledgerErr := errors.Join(beforeErr, afterErr)
+	if ledgerErr != nil {
+		// Nobody is told to be in the way then: a partition that is fails to be made, with the reason.
+		klog.FromContext(ctx).Error(ledgerErr, "Cannot tell whose the MIG partitions are")
+		d.metrics.errors.WithLabelValues("partition_ledger").Inc()
 	}
 	ours := make(map[device.PartitionRef]bool)
 	for _, ref := range append(before, after...) {
@@ -42,13 +48,15 @@ func (d *Driver) discover(ctx context.Context) (device.Inventory, error) {
 		for _, instance := range gpu.MIG.Instances {
 			ref := device.PartitionRef{GPU: gpu.Name(), ProfileID: instance.ProfileID, Start: instance.Placement.Start}
 			there[ref] = true
-			if !ours[ref] {
+			if !ours[ref] && ledgerErr == nil {
 				partitioning.Static = append(partitioning.Static, instance)
 			}
 		}
 		seen.GPUs[i].MIG = &partitioning
 	}
-	d.reportStatic(ctx, seen)
+	if ledgerErr == nil {
+		d.reportStatic(ctx, seen)
+	}
 	if slices.ContainsFunc(before, func(ref device.PartitionRef) bool { return !there[ref] && d.partitions.ledger.has(ref) }) {
 		d.requestReconcile(false) // somebody destroyed a partition of ours, or it is being made
 	}

@@ -58,7 +58,12 @@ func openPartitionLedger(pluginDir, bootID string) (*partitionLedger, error) {
 }
 
 func (l *partitionLedger) add(ref device.PartitionRef) error {
-	if err := atomicfile.Write(filepath.Join(l.dir, ref.Name()), []byte(l.bootID), 0o600); err != nil {
+	// Somebody may have tidied up.
+	err := os.MkdirAll(l.dir, 0o700)
+	if err == nil {
+		err = atomicfile.Write(filepath.Join(l.dir, ref.Name()), []byte(l.bootID), 0o600)
+	}
+	if err != nil {
 		return fmt.Errorf("note that MIG partition %s is about to be made: %w", ref.Name(), err)
 	}
 	return nil
@@ -81,7 +86,7 @@ func (l *partitionLedger) hasName(name string) bool {
 // list returns the partitions of this boot, in no order.
 func (l *partitionLedger) list() ([]device.PartitionRef, error) {
 	entries, err := os.ReadDir(l.dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list the MIG partitions that were made: %w", err)
 	}
 	var refs []device.PartitionRef

@@ -462,6 +462,36 @@ func TestPartitionWhoseRecordIsDamagedIsDestroyedUnlessAPodRuns(t *testing.T) {
 	}
 }
 
+func TestPartitionLedgerThatIsGoneCostsNoGPU(t *testing.T) {
+	m := newMIGMachine(t, "a30-pcie", 1)
+	p := m.boot()
+	claim := m.claim("a", p.partition(0, "1g.6gb", 3))
+	p.mustPrepare(claim)
+	ledger := filepath.Join(p.config.PluginDir, partitionDirName)
+	if err := os.RemoveAll(ledger); err != nil {
+		t.Fatal(err)
+	}
+	p.discovery.look(p.ctx)
+	p.mustUnprepare(claim)
+	m.mustHave("of which nobody knows any more that it is ours,", "0:14@3+")
+	p.mustPrepare(m.claim("b", p.partition(0, "1g.6gb", 2)))
+	if p.made() != 1 {
+		t.Errorf("%d partitions are noted", p.made())
+	}
+
+	// A file in its place cannot be read as a directory.
+	if err := errors.Join(os.RemoveAll(ledger), os.WriteFile(ledger, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for range failuresUntilLost {
+		p.discovery.look(p.ctx)
+	}
+	if gpu := p.discovery.known.GPUs[0]; !gpu.Health.Healthy() {
+		t.Errorf("health %+v", gpu.Health)
+	}
+	p.mustRefuse(m.claim("c", p.partition(0, "1g.6gb", 1)), "about to be made")
+}
+
 func TestPartitionOutlivesNoReboot(t *testing.T) {
 	m := newMIGMachine(t, "a30-pcie", 1)
 	claim := m.claim("a", m.boot().partition(0, "2g.12gb", 2))
