@@ -15,7 +15,9 @@ import (
 )
 
 // New returns the command with all its subcommands.
-func New() *cobra.Command {
+func New() *cobra.Command { return newCommand(newKubeconfig()) }
+
+func newCommand(c connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubectl-switchyard",
 		Short: "See and repair how GPUs of a cluster are placed",
@@ -30,7 +32,7 @@ As a plugin of kubectl it is called "kubectl switchyard"; kubectl finds it on th
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())
 	})
-	cmd.AddCommand(newSimulate())
+	cmd.AddCommand(newTopology(c), newFragmentation(c), newGangs(c), newSimulate())
 	return cmd
 }
 

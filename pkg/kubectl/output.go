@@ -58,6 +58,11 @@ func (o *output) validate() error {
 
 // print prints the value, or the table that shows it. Columns of priority 1 are those of wide.
 func (o *output) print(out io.Writer, value any, table *metav1.Table) error {
+	return o.show(out, value, func(out io.Writer) error { return o.table(out, table) })
+}
+
+// show prints the value, or what text prints for people.
+func (o *output) show(out io.Writer, value any, text func(io.Writer) error) error {
 	switch o.format {
 	case formatJSON:
 		encoder := json.NewEncoder(out)
@@ -74,10 +79,35 @@ func (o *output) print(out io.Writer, value any, table *metav1.Table) error {
 		_, err = out.Write(text)
 		return err
 	default:
-		printer := printers.NewTablePrinter(printers.PrintOptions{NoHeaders: o.noHeaders, Wide: o.format == formatWide})
-		if err := printer.PrintObj(table, out); err != nil {
-			return fmt.Errorf("print as table: %w", err)
-		}
-		return nil
+		return text(out)
 	}
+}
+
+// wide says that tables have their columns of priority 1, and texts their details.
+func (o *output) wide() bool { return o.format == formatWide }
+
+func (o *output) table(out io.Writer, table *metav1.Table) error {
+	printer := printers.NewTablePrinter(printers.PrintOptions{NoHeaders: o.noHeaders, Wide: o.wide()})
+	if err := printer.PrintObj(table, out); err != nil {
+		return fmt.Errorf("print as table: %w", err)
+	}
+	return nil
+}
+
+// columns makes the columns of a table; those whose name begins with + are for wide only.
+func columns(names ...string) []metav1.TableColumnDefinition {
+	var list []metav1.TableColumnDefinition
+	for _, name := range names {
+		column := metav1.TableColumnDefinition{Name: strings.TrimPrefix(name, "+")}
+		if column.Name != name {
+			column.Priority = 1
+		}
+		list = append(list, column)
+	}
+	return list
+}
+
+// row adds a row to a table.
+func row(table *metav1.Table, cells ...any) {
+	table.Rows = append(table.Rows, metav1.TableRow{Cells: cells})
 }
