@@ -331,6 +331,44 @@ func TestWhoMustNotBeMoved(t *testing.T) {
 	}
 }
 
+func TestAGangBehindOneThatAsksForTheSameIsGivenRoomByItsOwnPolicy(t *testing.T) {
+	policy := func(p v1alpha1.DefragmentationPolicy) func(*placement.Gang) {
+		return func(g *placement.Gang) { g.Claim.Spec.Defragmentation = p }
+	}
+	for _, test := range []struct {
+		rule   string
+		before v1alpha1.DefragmentationPolicy
+		behind v1alpha1.DefragmentationPolicy
+		moves  bool
+		reason string // of the report about the one behind; empty for none
+	}{
+		{"one that wants no moves does not keep another from them", v1alpha1.DefragmentationNever, v1alpha1.DefragmentationEvict, true, defrag.ReasonMoving},
+		{"one that wants to see them only does not keep another from them", v1alpha1.DefragmentationPlan, v1alpha1.DefragmentationEvict, true, defrag.ReasonMoving},
+		{"nor from seeing them", v1alpha1.DefragmentationNever, v1alpha1.DefragmentationPlan, false, defrag.ReasonMovesFound},
+		{"they are not looked for twice", v1alpha1.DefragmentationPlan, v1alpha1.DefragmentationPlan, false, ""},
+		{"one that wants none is not told of any", v1alpha1.DefragmentationPlan, v1alpha1.DefragmentationNever, false, ""},
+	} {
+		t.Run(test.rule, func(t *testing.T) {
+			l := newLab()
+			for i, node := range []string{"node-a", "node-b", "node-c"} {
+				l.node(node, 4)
+				l.single(fmt.Sprint("v", i), node, 0)
+			}
+			d := l.plan(gang("a", 1, 4, policy(test.before)), gang("b", 1, 4, policy(test.behind)))
+			if d[0].Plan != nil || (d[1].Plan != nil) != test.moves {
+				t.Fatalf("planned %+v and %+v", d[0].Plan, d[1].Plan)
+			}
+			reason := ""
+			if d[1].Room != nil {
+				reason = d[1].Room.Reason
+			}
+			if reason != test.reason {
+				t.Errorf("reported %q, want %q", reason, test.reason)
+			}
+		})
+	}
+}
+
 // past is a GangClaim whose status tells of an eviction.
 func past(namespace, pod string, outcome v1alpha1.EvictionOutcome, ago time.Duration) *v1alpha1.GangClaim {
 	return &v1alpha1.GangClaim{

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
 
 const (
@@ -70,6 +72,15 @@ func (p *planner) refusedBefore(r *request) *Refusal {
 		}
 	}
 	return nil
+}
+
+// soughtBefore reports whether room was sought, or is not wanted anyway, for a gang before this one that asks for exactly
+// the same and lets at least as much be done for it. Its priority is at least as high: that is the order.
+func (p *planner) soughtBefore(r *request) bool {
+	return slices.ContainsFunc(p.refused[r.text()], func(before refused) bool {
+		policy := before.request.claim.Spec.Defragmentation
+		return before.request.needs.same(r.needs) && (policy == v1alpha1.DefragmentationEvict || policy == r.claim.Spec.Defragmentation)
+	})
 }
 
 func (p *planner) remember(r *request, refusal *Refusal) {

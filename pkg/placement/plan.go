@@ -134,7 +134,10 @@ func (p *planner) planOn(ctx context.Context, g Gang, v *view) (*v1alpha1.GangPl
 	common := own == nil && g.Only == nil && g.Placed == nil
 	if common {
 		if refusal := p.refusedBefore(r); refusal != nil {
-			return nil, refusal, nil
+			if p.soughtBefore(r) {
+				return nil, refusal, nil
+			}
+			return p.orRoom(ctx, g, r, refusal, quota)
 		}
 	}
 	plan, refusal := p.search(ctx, r, quota)
@@ -148,6 +151,11 @@ func (p *planner) planOn(ctx context.Context, g Gang, v *view) (*v1alpha1.GangPl
 	if !common {
 		return nil, refusal, nil
 	}
+	return p.orRoom(ctx, g, r, refusal, quota)
+}
+
+// orRoom refuses a gang, or gives it a place that moves make.
+func (p *planner) orRoom(ctx context.Context, g Gang, r *request, refusal *Refusal, quota map[corev1.ResourceName]int64) (*v1alpha1.GangPlan, *Refusal, *v1alpha1.GangDefragmentation) {
 	plan, room := p.askForRoom(ctx, g, r, refusal, quota)
 	if plan != nil {
 		return plan, nil, room
