@@ -8,8 +8,8 @@ package placement
 // others from being allocated.
 type counters map[string]map[string]int64
 
-// countersLeft returns what the devices in use leave; nil for pools without counters.
-func (p *pool) countersLeft() counters {
+// countersLeft returns what the devices that count as taken leave; nil for pools without counters.
+func (p *pool) countersLeft(taken func(*use) bool) counters {
 	if !p.counters {
 		return nil
 	}
@@ -23,7 +23,7 @@ func (p *pool) countersLeft() counters {
 		}
 	}
 	for _, d := range p.devices {
-		if d.use.held() || len(d.use.reserved) > 0 {
+		if taken(d.use) {
 			left.consume(d)
 		}
 	}

@@ -24,7 +24,7 @@ func (c *Cluster) Domains() []fragmentation.Domain {
 		if !p.complete || p.key.driver != v1alpha1.DriverName {
 			continue
 		}
-		left := p.countersLeft()
+		left := p.countersLeft(func(u *use) bool { return u.held() || len(u.reserved) > 0 })
 		for _, d := range p.devices {
 			if d.kind != resourcemodel.TypeGPU {
 				continue

@@ -307,45 +307,81 @@ func TestPodsMovedForACommittedPlanKeepWhatIsMeantForThem(t *testing.T) {
 	}
 }
 
-func TestPartitionsAreConsolidatedToFreeAGPU(t *testing.T) {
-	partitioned := func(node string) (s, counters *resourceapi.ResourceSlice) {
-		s, counters = sliceOf(node, gpus(2, node+".0", 0)...), sliceOf(node)
-		counters.Name = node + "-counters"
-		s.Spec.Pool.ResourceSliceCount, counters.Spec.Pool.ResourceSliceCount = 2, 2
-		for g := range 2 {
-			set := fmt.Sprintf("gpu-%d", g)
-			counter := func(n string) map[string]resourceapi.Counter {
-				return map[string]resourceapi.Counter{"slices": {Value: resource.MustParse(n)}}
-			}
-			counters.Spec.SharedCounters = append(counters.Spec.SharedCounters, resourceapi.CounterSet{Name: set, Counters: counter("2")})
-			s.Spec.Devices[g].ConsumesCounters = []resourceapi.DeviceCounterConsumption{{CounterSet: set, Counters: counter("2")}}
-			for p := range 2 {
-				s.Spec.Devices = append(s.Spec.Devices, resourceapi.Device{
-					Name: fmt.Sprintf("mig-%d-%d", g, p),
-					Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-						"type": {StringValue: ptr.To("mig")}, "id": {StringValue: ptr.To(fmt.Sprintf("%s-m%d%d", node, g, p))},
-					},
-					ConsumesCounters: []resourceapi.DeviceCounterConsumption{{CounterSet: set, Counters: counter("1")}},
-				})
-			}
+// partitioned is a node of two GPUs of which each may be had as two partitions: mig-0-0, mig-0-1 and so on.
+func partitioned(node string) []any {
+	s, counters := sliceOf(node, gpus(2, node+".0", 0)...), sliceOf(node)
+	counters.Name = node + "-counters"
+	s.Spec.Pool.ResourceSliceCount, counters.Spec.Pool.ResourceSliceCount = 2, 2
+	for g := range 2 {
+		set := fmt.Sprintf("gpu-%d", g)
+		counter := func(n string) map[string]resourceapi.Counter {
+			return map[string]resourceapi.Counter{"slices": {Value: resource.MustParse(n)}}
 		}
-		return s, counters
+		counters.Spec.SharedCounters = append(counters.Spec.SharedCounters, resourceapi.CounterSet{Name: set, Counters: counter("2")})
+		s.Spec.Devices[g].ConsumesCounters = []resourceapi.DeviceCounterConsumption{{CounterSet: set, Counters: counter("2")}}
+		for p := range 2 {
+			s.Spec.Devices = append(s.Spec.Devices, resourceapi.Device{
+				Name: fmt.Sprintf("mig-%d-%d", g, p),
+				Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+					"type": {StringValue: ptr.To("mig")}, "id": {StringValue: ptr.To(fmt.Sprintf("%s-m%d%d", node, g, p))},
+				},
+				ConsumesCounters: []resourceapi.DeviceCounterConsumption{{CounterSet: set, Counters: counter("1")}},
+			})
+		}
 	}
-	devices, counters := partitioned("node-a")
-	c := clusterOf(t, readyNode("node-a"), devices, counters, &resourceapi.DeviceClass{
+	return []any{s, counters, readyNode(node)}
+}
+
+func migClass() *resourceapi.DeviceClass {
+	return &resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "mig"},
 		Spec:       resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{cel(`device.attributes["gpu.switchyard.dev"].type == "mig"`)}},
-	})
-	for i, device := range []string{"mig-0-0", "mig-1-1"} {
-		resident(c, fmt.Sprint("m", i), "node-a", "1", func(_ *corev1.Pod, claim *resourceapi.ResourceClaim) {
-			claim.Spec.Devices.Requests[0].Exactly.DeviceClassName = "mig"
-			claim.Spec.Devices.Requests[0].Exactly.Count = 1
-			claim.Status.Allocation.Devices.Results[0].Device = device
-		}, 0)
 	}
+}
+
+// onPartition runs a pod on a partition.
+func onPartition(c *placement.Cluster, name, node, device string) {
+	resident(c, name, node, "1", func(_ *corev1.Pod, claim *resourceapi.ResourceClaim) {
+		claim.Spec.Devices.Requests[0].Exactly.DeviceClassName = "mig"
+		claim.Spec.Devices.Requests[0].Exactly.Count = 1
+		claim.Status.Allocation.Devices.Results[0].Device = device
+	}, 0)
+}
+
+func TestPartitionsAreConsolidatedToFreeAGPU(t *testing.T) {
+	c := clusterOf(t, append(partitioned("node-a"), migClass())...)
+	onPartition(c, "m0", "node-a", "mig-0-0")
+	onPartition(c, "m1", "node-a", "mig-1-1")
 	m := &mover{c: c, stay: map[string]bool{}}
 	decisions, said := m.room(gangOf("g", 1, 1))
 	if got := describe(decisions[0]); got != "node-a node-a.0 ×1: 0" || said != "m0  > node-a/mig-1-0 " {
 		t.Errorf("planned %s, said %s", got, said)
+	}
+}
+
+func TestAPodIsNotSentToAPartitionOfTheGPUThatTheGangGets(t *testing.T) {
+	c := clusterOf(t, append(append(partitioned("node-a"), partitioned("node-b")...), migClass())...)
+	m := &mover{c: c, stay: map[string]bool{}}
+	for _, device := range []string{"mig-0-1", "mig-1-0", "mig-1-1"} {
+		for _, node := range []string{"node-a", "node-b"} {
+			if name := node + "-" + device; name != "node-a-mig-0-1" {
+				onPartition(c, name, node, device)
+				m.stay[name] = true
+			}
+		}
+	}
+	onPartition(c, "m", "node-a", "mig-0-0")
+	decisions, said := m.room(gangOf("g", 1, 1))
+	if got := describe(decisions[0]); got != "node-a node-a.0 ×1: 0" || said != "m  > node-b/mig-0-0 " {
+		t.Errorf("planned %s, said %s", got, said)
+	}
+	// Nor when the plan is committed.
+	g := gangOf("g", 1, 1).Claim.DeepCopy()
+	g.Status.Plan = decisions[0].Plan
+	c.SetGang(g)
+	onPartition(c, "late", "node-b", "mig-0-0")
+	r, _ := c.Resident(types.NamespacedName{Namespace: "web", Name: "m"})
+	if stuck := c.Elsewhere(g, []placement.Resident{r}); stuck == nil {
+		t.Error("m has a place, on the GPU that the gang gets")
 	}
 }

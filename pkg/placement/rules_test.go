@@ -201,6 +201,24 @@ func TestPartitionsOfAGPU(t *testing.T) {
 	if got := planOf(t, c, gangOf("g", 3, 1, loose, onClass)); got != "NoFeasibleDomain" {
 		t.Errorf("three partitions where two fit: %q", got)
 	}
+	whole, half := gangOf("a", 1, 1, loose), gangOf("b", 1, 1, loose, onClass)
+	if d := c.Plan(context.Background(), []placement.Gang{whole, half}); describe(d[0]) != "n ×1: 0" || describe(d[1]) != "NoFeasibleDomain" {
+		t.Errorf("a GPU and a partition of it are planned for two gangs: %s and %s", describe(d[0]), describe(d[1]))
+	}
+	// What a gang keeps, a GPU with counters too, is for its own replacements.
+	keeps := whole.Claim.DeepCopy()
+	keeps.Status.Plan = &v1alpha1.GangPlan{Step: v1alpha1.StepHolding, Members: 1, Placements: []v1alpha1.GangPlacement{
+		{Node: "n", Pool: "n", Devices: []v1alpha1.GangDevice{{Name: "gpu-0"}}, Members: 1},
+	}}
+	c.SetGang(keeps)
+	if got := planOf(t, c, half); got != "NoFeasibleDomain" {
+		t.Errorf("a partition of a GPU that another gang keeps: %s", got)
+	}
+	whole.Claim, whole.Only = keeps, []placement.DeviceID{{Driver: driver, Pool: "n", Device: "gpu-0"}}
+	if got := planOf(t, c, whole); got != "n ×1: 0" {
+		t.Errorf("a replacement is refused the GPU that is kept for it: %s", got)
+	}
+	c.DeleteGang(types.NamespacedName{Namespace: "ml", Name: "a"})
 	c.SetClaim(single("x", "n", 3))
 	d := c.Plan(context.Background(), []placement.Gang{gangOf("g", 1, 1, loose)})[0]
 	if d.Refusal == nil || len(d.Refusal.Blocking) != 1 || d.Refusal.Blocking[0].Name != "x" {

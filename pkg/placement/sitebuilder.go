@@ -51,7 +51,7 @@ func (b *siteBuilder) collect(a *attempt, n *node, countThem bool) {
 			}
 			continue
 		}
-		left := p.countersLeft()
+		left := p.countersLeft(func(u *use) bool { return u.planned || u.taken(a.request.uid) })
 		for _, s := range p.current {
 			matches := a.request.view.matches[s]
 			for i, d := range s.devices {

@@ -406,7 +406,7 @@ func (f *finder) counters(p *pool, d *device) counters {
 		return nil
 	}
 	if f.left[p] == nil {
-		f.left[p] = p.countersLeft()
+		f.left[p] = p.countersLeft(func(u *use) bool { return u.planned || u.taken(f.request.uid) })
 	}
 	return f.left[p]
 }
