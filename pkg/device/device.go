@@ -28,6 +28,9 @@ type Inventory struct {
 	// Unidentified tells, in a line each, why GPUs that NVML counts are not in GPUs: they do not even
 	// tell their UUID.
 	Unidentified []string `json:"-"`
+	// Unanswered counts those of Unidentified that did not say that they are lost or need a reset. Each may
+	// be a GPU that was known: that one is not listed says less then.
+	Unanswered int `json:"-"`
 }
 
 // GPU is one physical GPU.
@@ -104,6 +107,12 @@ const (
 	// ReasonLost is the reason of a GPU that was seen on this boot and does not answer any more: it
 	// fell off the bus (NVML_ERROR_GPU_IS_LOST), or NVML no longer lists it.
 	ReasonLost = "Lost"
+	// ReasonNotAnswering is the reason of a GPU that fails a call which every working GPU answers, with an
+	// error that does not tell what is wrong, such as NVML_ERROR_UNKNOWN or NVML_ERROR_TIMEOUT.
+	ReasonNotAnswering = "NotAnswering"
+	// ReasonNVMLUnavailable is the reason of all GPUs of a node whose NVML cannot be used: nothing is known
+	// against any of them.
+	ReasonNVMLUnavailable = "NVMLUnavailable"
 	// ReasonResetRequired is the reason of a GPU that has to be reset before it can be used again
 	// (NVML_ERROR_RESET_REQUIRED).
 	ReasonResetRequired = "ResetRequired"

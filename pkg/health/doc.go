@@ -24,10 +24,20 @@
 //
 // # When an XID ends
 //
-//   - The recovery action goes from anything back to None: what had to be done was done.
+//   - The recovery action goes from a reset or reboot back to None: what had to be done was done.
+//   - It goes from another action back to None, and summarises the XID.
 //   - The action is None for [VerdictGrace] after an XID that it summarises.
-//   - The GPU did not answer, or asked for a reset, in two looks, and then works: it was reset.
+//   - The GPU was lost, or asked for a reset, in two looks, and then works: it was reset. That it did not
+//     answer for any other reason proves nothing.
 //   - The driver was unloaded meanwhile.
 //   - XID 79, the GPU has fallen off the bus, ends when the GPU answers.
 //   - The node was booted, or somebody says so: then the caller starts with an empty record.
+//
+// Only an action that was read in the very look counts: the one of before may be older than the XID.
+//
+// # Eviction
+//
+// It cannot be taken back, so it takes more than one failed call: a GPU must be lost, or ask for a reset, in
+// two looks in a row, or say so itself by an XID or its recovery action. A GPU that does not answer for
+// another reason, and all of them while NVML as a whole is away, are only kept from new pods.
 package health

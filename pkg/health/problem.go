@@ -49,6 +49,7 @@ const (
 	rankFatalXID
 	rankXID
 	rankRecovery
+	rankUnreachable
 	rankRemapFailure
 	rankECC
 	rankRemapPending
@@ -69,11 +70,16 @@ func (r Record) lost(gpu device.GPU, policy Policy) []Problem {
 	if gpu.Health.Healthy() {
 		return nil
 	}
-	order := rankResetRequired
-	if gpu.Health.Reason == device.ReasonLost {
+	order := rankUnreachable
+	switch gpu.Health.Reason {
+	case device.ReasonLost:
 		order = rankLost
+	case device.ReasonResetRequired:
+		order = rankResetRequired
 	}
-	return []Problem{{Reason: gpu.Health.Reason, Message: gpu.Health.Message, Effect: policy.sick(true), rank: order}}
+	// An eviction cannot be taken back, and a single call may fail.
+	fatal := unusable(gpu.Health) && r.LostLooks >= looksUntilBelieved
+	return []Problem{{Reason: gpu.Health.Reason, Message: gpu.Health.Message, Effect: policy.sick(fatal), rank: order}}
 }
 
 func (r Record) xids(policy Policy) []Problem {
@@ -106,10 +112,10 @@ func (r Record) xids(policy Policy) []Problem {
 }
 
 // undecided reports whether the GPU says that nothing needs to be done, so that an XID is only believed
-// until that stands.
+// until that stands. A GPU that has become silent since decides nothing.
 func (r Record) undecided(xid XID) bool {
 	action := r.Readings.RecoveryAction
-	return xid.Summarised && action != nil && *action == RecoveryNone && r.LostLooks == 0
+	return xid.Summarised && action != nil && *action == RecoveryNone && r.LostLooks == 0 && r.SilentLooks < looksUntilBelieved
 }
 
 func (r Record) readings(policy Policy) []Problem {
@@ -150,10 +156,11 @@ func (r Record) readings(policy Policy) []Problem {
 	return problems
 }
 
-// links finds links that were up on this boot and are down. The GPU computes as well as before: what it
+// links finds links that were up on this boot and are down; of a GPU that does not answer as it should they
+// are not known. The GPU computes as well as before: what it
 // cannot do any more is said by its domain and its number of links.
 func links(gpu device.GPU) []Problem {
-	if gpu.NVLinks >= gpu.MaxNVLinks || gpu.MIGEnabled || gpu.Health.Reason == device.ReasonLost {
+	if gpu.NVLinks >= gpu.MaxNVLinks || gpu.MIGEnabled || !gpu.Health.Healthy() {
 		return nil
 	}
 	return []Problem{{

@@ -15,9 +15,11 @@ const (
 	// VerdictGrace is how long a driver may take to set the recovery action after an XID. Only then the
 	// action None says that the XID needs nothing.
 	VerdictGrace = 5 * time.Second
-	// looksUntilReset is in how many looks in a row a GPU must be lost, or ask for a reset, to have been
-	// reset when it works again. A single failed call is no proof.
-	looksUntilReset = 2
+	// looksUntilBelieved is how many looks in a row must find the same for anything to follow that cannot
+	// be taken back, since a single call may fail: that a GPU is lost or asks for a reset, for its pods to be
+	// evicted, and for it to have been reset when it works again; that it does not tell its recovery action
+	// any more, for the table of XIDs to decide alone.
+	looksUntilBelieved = 2
 	// maxXIDs is how many different XIDs a record keeps: more than a GPU that fails in every way has.
 	maxXIDs = 64
 )
@@ -29,8 +31,13 @@ type Record struct {
 	XIDs []Occurrence `json:"xids,omitempty"`
 	// Readings are the latest values that the GPU reported.
 	Readings Readings `json:"readings,omitzero"`
-	// LostLooks counts the looks in a row at which the GPU was lost or asked for a reset.
+	// LostLooks counts the looks at which the GPU was lost or asked for a reset, since it last worked. A look
+	// at which it did not answer for another reason says nothing of it and is not counted.
 	LostLooks int `json:"lostLooks,omitempty"`
+	// Reloaded says that the kernel driver was not loaded at some time since the GPU last worked.
+	Reloaded bool `json:"reloaded,omitempty"`
+	// SilentLooks counts the looks in a row at which the recovery action, known before, could not be read.
+	SilentLooks int `json:"silentLooks,omitempty"`
 }
 
 // Occurrence is an XID that was reported, once or more.
@@ -65,7 +72,7 @@ func (r Record) Clone() Record {
 // Empty reports whether nothing has to be remembered.
 func (r Record) Empty() bool {
 	action := r.Readings.RecoveryAction
-	return len(r.XIDs) == 0 && r.LostLooks == 0 && (action == nil || *action == RecoveryNone) &&
+	return len(r.XIDs) == 0 && r.LostLooks == 0 && !r.Reloaded && (action == nil || *action == RecoveryNone) &&
 		!isTrue(r.Readings.RowRemapPending) && !isTrue(r.Readings.RowRemapFailure) &&
 		(r.Readings.UncorrectableECC == nil || *r.Readings.UncorrectableECC == 0)
 }
@@ -93,31 +100,34 @@ func (r *Record) Raise(code uint64, policy Policy, now time.Time) bool {
 // discovery says of it, and its readings.
 func (r *Record) Look(seen device.Health, readings Readings, policy Policy, began time.Time) {
 	if !seen.Healthy() {
-		r.LostLooks = min(r.LostLooks+1, looksUntilReset)
+		if unusable(seen) {
+			r.LostLooks = min(r.LostLooks+1, looksUntilBelieved)
+		}
 		r.read(readings)
 		return
 	}
-	wasReset := r.LostLooks >= looksUntilReset
-	r.LostLooks = 0
+	wasReset := r.LostLooks >= looksUntilBelieved || r.Reloaded
+	r.LostLooks, r.Reloaded = 0, false
 
 	before := r.Readings.RecoveryAction
 	r.read(readings)
-	action := r.Readings.RecoveryAction
-	wasRecovered := before != nil && *before != RecoveryNone && action != nil && *action == RecoveryNone
+	// Only what the GPU says in this look counts: what it said before may be older than its XIDs.
+	cleared := readings.RecoveryAction != nil && *readings.RecoveryAction == RecoveryNone
+	recovered := cleared && before != nil && *before != RecoveryNone
+	wasReset = wasReset || recovered && recoveryActions[*before].resets
 
 	r.XIDs = slices.DeleteFunc(r.XIDs, func(o Occurrence) bool {
 		age := began.Sub(o.Last)
+		settled := recovered || age >= VerdictGrace
 		switch {
 		case age < 0: // reported during this look
 			return false
-		case wasReset || wasRecovered:
+		case wasReset:
 			return true
-		case age < VerdictGrace:
-			return false
-		case o.Code == codeFallenOffBus:
+		case o.Code == codeFallenOffBus && age >= VerdictGrace:
 			return true
 		default:
-			return !policy.named(o.Code) && action != nil && *action == RecoveryNone && Classify(o.Code).Summarised
+			return settled && cleared && Classify(o.Code).Summarised && !policy.named(o.Code)
 		}
 	})
 	if len(r.XIDs) == 0 {
@@ -127,10 +137,21 @@ func (r *Record) Look(seen device.Health, readings Readings, policy Policy, bega
 
 // DriverUnloaded notes that the kernel driver was found not to be loaded: when the GPU works again, it was
 // initialised anew.
-func (r *Record) DriverUnloaded() { r.LostLooks = looksUntilReset }
+func (r *Record) DriverUnloaded() { r.Reloaded = true }
+
+// unusable reports whether discovery says for certain that nothing can go on with the GPU. That it does not
+// answer, or that NVML does not, may have other reasons.
+func unusable(seen device.Health) bool {
+	return seen.Reason == device.ReasonLost || seen.Reason == device.ReasonResetRequired
+}
 
 // read takes over readings. Where a call failed, what was known goes on.
 func (r *Record) read(now Readings) {
+	if now.Incomplete && now.RecoveryAction == nil && r.Readings.RecoveryAction != nil {
+		r.SilentLooks = min(r.SilentLooks+1, looksUntilBelieved)
+	} else {
+		r.SilentLooks = 0
+	}
 	if now.Incomplete {
 		now.RecoveryAction = cmp.Or(now.RecoveryAction, r.Readings.RecoveryAction)
 		now.UncorrectableECC = cmp.Or(now.UncorrectableECC, r.Readings.UncorrectableECC)

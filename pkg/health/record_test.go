@@ -21,6 +21,8 @@ var (
 	healthy       = device.Health{}
 	lost          = device.Health{Reason: device.ReasonLost, Message: "NVML does not list the GPU any more"}
 	resetRequired = device.Health{Reason: device.ReasonResetRequired, Message: "nvmlDeviceGetMemoryInfo: reset required"}
+	noAnswer      = device.Health{Reason: device.ReasonNotAnswering, Message: "nvmlDeviceGetMemoryInfo: unknown error"}
+	noNVML        = device.Health{Reason: device.ReasonNVMLUnavailable, Message: "NVML is unavailable"}
 	start         = time.Date(2026, 11, 29, 3, 0, 0, 0, time.UTC)
 )
 
@@ -79,6 +81,7 @@ func (s *story) health() device.Health {
 func TestHealthOfAGPU(t *testing.T) {
 	const grace = health.VerdictGrace
 	evict := health.Policy{EvictFatal: true}
+	silent := health.Readings{Incomplete: true}
 	yes, no, count, none := true, false, uint64(3), health.RecoveryNone
 	for name, test := range map[string]struct {
 		policy   health.Policy
@@ -120,6 +123,30 @@ func TestHealthOfAGPU(t *testing.T) {
 		"an XID during the look in which an action is over counts": {happens: func(s *story) {
 			s.look(healthy, action(health.RecoveryGPUReset)).after(time.Minute).xid(119).after(-time.Second).look(healthy, action(none))
 		}, reason: "XID119"},
+		"an action that cannot be read any more says nothing of an XID": {happens: func(s *story) {
+			s.look(healthy, action(none)).xid(48).after(grace).look(healthy, silent).after(time.Hour).look(healthy, silent)
+		}, reason: "XID48"},
+		"an action that can be read again says it then": {happens: func(s *story) {
+			s.look(healthy, action(none)).xid(48).after(grace).look(healthy, silent).after(time.Minute).look(healthy, action(none))
+		}},
+		"an action that was not read in between is over all the same": {happens: func(s *story) {
+			s.xid(119).look(healthy, action(health.RecoveryGPUReset)).after(time.Minute).look(healthy, silent).after(time.Minute).look(healthy, action(none))
+		}},
+		"an action that is over without a reset ends what it summarises": {happens: func(s *story) {
+			s.xid(74, 119).look(healthy, action(health.RecoveryDrainP2P)).after(time.Second).look(healthy, action(none))
+		}, reason: "XID119"},
+		"also the recovery of an IMEX domain": {happens: func(s *story) {
+			s.xid(74, 119).look(healthy, action(health.RecoveryRecoverIMEXDomain)).after(time.Second).look(healthy, action(none))
+		}, reason: "XID119"},
+		"also an action that this version does not know": {happens: func(s *story) {
+			s.xid(74, 119).look(healthy, action(9)).after(time.Second).look(healthy, action(none))
+		}, reason: "XID119"},
+		"an action that is over without a reset does not win over the policy": {policy: health.Policy{XIDs: map[uint64]health.Effect{74: health.NoSchedule}}, happens: func(s *story) {
+			s.xid(74).look(healthy, action(health.RecoveryDrainP2P)).after(time.Minute).look(healthy, action(none))
+		}, reason: "XID74"},
+		"a reset ends what the policy names": {policy: health.Policy{XIDs: map[uint64]health.Effect{74: health.NoSchedule}}, happens: func(s *story) {
+			s.xid(74).look(healthy, action(health.RecoveryDrainAndReset)).after(time.Minute).look(healthy, action(none))
+		}},
 		"an action that cannot be read goes on": {happens: func(s *story) {
 			s.look(healthy, action(health.RecoveryGPUReset)).look(healthy, health.Readings{Incomplete: true})
 		}, reason: "NeedsGPUReset"},
@@ -130,6 +157,16 @@ func TestHealthOfAGPU(t *testing.T) {
 		}},
 		"also over a restart": {happens: func(s *story) {
 			s.xid(119).look(lost, health.Readings{}).restart().look(lost, health.Readings{}).restart().look(healthy, health.Readings{})
+		}},
+		"a GPU that does not answer keeps pods away": {happens: func(s *story) { s.look(noAnswer, silent) }, reason: device.ReasonNotAnswering, message: "unknown error"},
+		"that it did not answer is no proof of a reset": {happens: func(s *story) {
+			s.xid(119).look(noAnswer, silent).look(noAnswer, silent).look(noAnswer, silent).look(healthy, health.Readings{})
+		}, reason: "XID119"},
+		"nor does it make one of a single look": {happens: func(s *story) {
+			s.xid(119).look(lost, silent).look(noAnswer, silent).look(healthy, health.Readings{})
+		}, reason: "XID119"},
+		"nor does it hide one": {happens: func(s *story) {
+			s.xid(119).look(lost, silent).look(noAnswer, silent).look(lost, silent).look(noAnswer, silent).look(healthy, health.Readings{})
 		}},
 		"one failed look is no proof of a reset": {happens: func(s *story) { s.xid(119).look(lost, health.Readings{}).look(healthy, health.Readings{}) }, reason: "XID119"},
 		"failed looks that do not follow each other are none": {happens: func(s *story) {
@@ -149,24 +186,35 @@ func TestHealthOfAGPU(t *testing.T) {
 		"a row remapping that is done is gone": {happens: func(s *story) {
 			s.look(healthy, health.Readings{RowRemapPending: &yes}).look(healthy, health.Readings{RowRemapPending: &no})
 		}},
-		"uncorrected errors keep pods away":            {happens: func(s *story) { s.look(healthy, health.Readings{UncorrectableECC: &count}) }, reason: health.ReasonUncorrectableECC, message: "3 uncorrected"},
-		"uncorrected errors are left to the action":    {happens: func(s *story) { s.look(healthy, health.Readings{UncorrectableECC: &count, RecoveryAction: &none}) }},
-		"a link that is down is only said":             {happens: func(s *story) { s.gpu.NVLinks = 16 }, degraded: health.ReasonNVLinkDown, message: "2 of 18 NVLinks are down"},
-		"a lost GPU's links say nothing more":          {happens: func(s *story) { s.look(lost, health.Readings{}); s.gpu.NVLinks = 0 }, reason: device.ReasonLost},
-		"links in MIG mode say nothing":                {happens: func(s *story) { s.gpu.NVLinks, s.gpu.MIGEnabled = 0, true }},
-		"why a GPU has no domain stays in the message": {happens: func(s *story) { s.gpu.Health.Message = "no fabric" }, message: "no fabric"},
+		"uncorrected errors keep pods away":               {happens: func(s *story) { s.look(healthy, health.Readings{UncorrectableECC: &count}) }, reason: health.ReasonUncorrectableECC, message: "3 uncorrected"},
+		"uncorrected errors are left to the action":       {happens: func(s *story) { s.look(healthy, health.Readings{UncorrectableECC: &count, RecoveryAction: &none}) }},
+		"a link that is down is only said":                {happens: func(s *story) { s.gpu.NVLinks = 16 }, degraded: health.ReasonNVLinkDown, message: "2 of 18 NVLinks are down"},
+		"links of a GPU that does not answer say nothing": {happens: func(s *story) { s.look(noAnswer, silent); s.gpu.NVLinks = 0 }, reason: device.ReasonNotAnswering},
+		"a lost GPU's links say nothing more":             {happens: func(s *story) { s.look(lost, health.Readings{}); s.gpu.NVLinks = 0 }, reason: device.ReasonLost},
+		"links in MIG mode say nothing":                   {happens: func(s *story) { s.gpu.NVLinks, s.gpu.MIGEnabled = 0, true }},
+		"why a GPU has no domain stays in the message":    {happens: func(s *story) { s.gpu.Health.Message = "no fabric" }, message: "no fabric"},
 
-		"eviction of a lost GPU's pods":                     {policy: evict, happens: func(s *story) { s.look(lost, health.Readings{}) }, reason: device.ReasonLost, evict: true},
-		"eviction after a fatal XID of an older driver":     {policy: evict, happens: func(s *story) { s.xid(95) }, reason: "XID95", evict: true},
-		"no eviction after an XID that is not fatal":        {policy: evict, happens: func(s *story) { s.xid(48) }, reason: "XID48"},
-		"no eviction while the GPU says that it is fine":    {policy: evict, happens: func(s *story) { s.look(healthy, action(none)).xid(95) }, reason: "XID95"},
-		"eviction once the GPU agrees":                      {policy: evict, happens: func(s *story) { s.look(healthy, action(none)).xid(95).look(healthy, action(health.RecoveryGPUReset)) }, reason: "XID95", evict: true},
-		"eviction for an action that ends all work":         {policy: evict, happens: func(s *story) { s.xid(48).look(healthy, action(health.RecoveryGPUReset)) }, reason: "NeedsGPUReset", evict: true},
-		"no eviction for an action that lets work end":      {policy: evict, happens: func(s *story) { s.look(healthy, action(health.RecoveryDrainAndReset)) }, reason: "NeedsDrainAndReset"},
-		"the policy makes an XID evict":                     {policy: health.Policy{XIDs: map[uint64]health.Effect{31: health.NoExecute}}, happens: func(s *story) { s.look(healthy, action(none)).xid(31) }, reason: "XID31", evict: true},
-		"the policy makes an XID nothing":                   {policy: health.Policy{XIDs: map[uint64]health.Effect{48: health.Ignore}}, happens: func(s *story) { s.xid(48) }},
-		"the policy makes an XID a notice":                  {policy: health.Policy{XIDs: map[uint64]health.Effect{48: health.Inform}}, happens: func(s *story) { s.xid(48) }, degraded: "XID48"},
-		"the policy counts for what was recorded before it": {happens: func(s *story) { s.xid(48); s.policy.XIDs = map[uint64]health.Effect{48: health.Ignore} }},
+		"no eviction after one look at a lost GPU":                  {policy: evict, happens: func(s *story) { s.look(lost, silent) }, reason: device.ReasonLost},
+		"eviction of a lost GPU's pods":                             {policy: evict, happens: func(s *story) { s.look(lost, silent).look(lost, silent) }, reason: device.ReasonLost, evict: true},
+		"also over two restarts":                                    {policy: evict, happens: func(s *story) { s.look(lost, silent).restart().look(lost, silent).restart() }, reason: device.ReasonLost, evict: true},
+		"eviction at once after fallen off the bus":                 {policy: evict, happens: func(s *story) { s.look(healthy, action(none)).xid(79).look(lost, silent) }, reason: device.ReasonLost, evict: true},
+		"no eviction after one look at a GPU that asks for a reset": {policy: evict, happens: func(s *story) { s.look(resetRequired, silent) }, reason: device.ReasonResetRequired},
+		"eviction when it asks again":                               {policy: evict, happens: func(s *story) { s.look(resetRequired, silent).look(resetRequired, silent) }, reason: device.ReasonResetRequired, evict: true},
+		"no eviction from a GPU that does not answer":               {policy: evict, happens: func(s *story) { s.look(noAnswer, silent).look(noAnswer, silent).look(noAnswer, silent) }, reason: device.ReasonNotAnswering},
+		"no eviction because NVML is away":                          {policy: evict, happens: func(s *story) { s.gpu.Health = noNVML }, reason: device.ReasonNVMLUnavailable, message: "unavailable"},
+		"no eviction because the driver was reloaded":               {policy: evict, happens: func(s *story) { s.record.DriverUnloaded(); s.look(lost, silent) }, reason: device.ReasonLost},
+		"no eviction when the action cannot be read once":           {policy: evict, happens: func(s *story) { s.look(healthy, action(none)).xid(95).look(healthy, silent) }, reason: "XID95"},
+		"eviction when it cannot be read any more":                  {policy: evict, happens: func(s *story) { s.look(healthy, action(none)).xid(95).look(healthy, silent).look(healthy, silent) }, reason: "XID95", evict: true},
+		"eviction after a fatal XID of an older driver":             {policy: evict, happens: func(s *story) { s.xid(95) }, reason: "XID95", evict: true},
+		"no eviction after an XID that is not fatal":                {policy: evict, happens: func(s *story) { s.xid(48) }, reason: "XID48"},
+		"no eviction while the GPU says that it is fine":            {policy: evict, happens: func(s *story) { s.look(healthy, action(none)).xid(95) }, reason: "XID95"},
+		"eviction once the GPU agrees":                              {policy: evict, happens: func(s *story) { s.look(healthy, action(none)).xid(95).look(healthy, action(health.RecoveryGPUReset)) }, reason: "XID95", evict: true},
+		"eviction for an action that ends all work":                 {policy: evict, happens: func(s *story) { s.xid(48).look(healthy, action(health.RecoveryGPUReset)) }, reason: "NeedsGPUReset", evict: true},
+		"no eviction for an action that lets work end":              {policy: evict, happens: func(s *story) { s.look(healthy, action(health.RecoveryDrainAndReset)) }, reason: "NeedsDrainAndReset"},
+		"the policy makes an XID evict":                             {policy: health.Policy{XIDs: map[uint64]health.Effect{31: health.NoExecute}}, happens: func(s *story) { s.look(healthy, action(none)).xid(31) }, reason: "XID31", evict: true},
+		"the policy makes an XID nothing":                           {policy: health.Policy{XIDs: map[uint64]health.Effect{48: health.Ignore}}, happens: func(s *story) { s.xid(48) }},
+		"the policy makes an XID a notice":                          {policy: health.Policy{XIDs: map[uint64]health.Effect{48: health.Inform}}, happens: func(s *story) { s.xid(48) }, degraded: "XID48"},
+		"the policy counts for what was recorded before it":         {happens: func(s *story) { s.xid(48); s.policy.XIDs = map[uint64]health.Effect{48: health.Ignore} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := begin(t, test.policy)
@@ -240,7 +288,7 @@ func TestTheWorstProblemDecides(t *testing.T) {
 			case 2:
 				s.look(healthy, action(health.RecoveryAction(random.IntN(9))))
 			case 3:
-				s.look([]device.Health{healthy, lost, resetRequired}[random.IntN(3)], health.Readings{Incomplete: random.IntN(2) == 0})
+				s.look([]device.Health{healthy, lost, resetRequired, noAnswer}[random.IntN(4)], health.Readings{Incomplete: random.IntN(2) == 0})
 			case 4:
 				s.gpu.NVLinks = random.IntN(19)
 			}

@@ -21,20 +21,21 @@ const (
 	RecoverySystemReboot      RecoveryAction = 7
 )
 
-// recoveryActions are the name and the meaning of each action, and whether nothing on the GPU can go on
-// until it is done.
+// recoveryActions are the name and the meaning of each action, whether nothing on the GPU can go on until it
+// is done, and whether the GPU is reset by it.
 var recoveryActions = map[RecoveryAction]struct {
 	name, meaning string
 	fatal         bool
+	resets        bool
 }{
-	RecoveryNone:              {"None", "nothing needs to be done", false},
-	RecoveryGPUReset:          {"GPUReset", "the GPU must be reset", true},
-	RecoveryNodeReboot:        {"NodeReboot", "the node must be rebooted", true},
-	RecoveryDrainP2P:          {"DrainP2P", "work that uses peer-to-peer access must end", false},
-	RecoveryDrainAndReset:     {"DrainAndReset", "the GPU works on, and must be drained and reset", false},
-	RecoveryRecoverIMEXDomain: {"RecoverIMEXDomain", "the IMEX domain must be recovered", false},
-	RecoveryBusReset:          {"BusReset", "the GPU's PCIe bus must be reset", true},
-	RecoverySystemReboot:      {"SystemReboot", "the system must be rebooted", true},
+	RecoveryNone:              {"None", "nothing needs to be done", false, false},
+	RecoveryGPUReset:          {"GPUReset", "the GPU must be reset", true, true},
+	RecoveryNodeReboot:        {"NodeReboot", "the node must be rebooted", true, true},
+	RecoveryDrainP2P:          {"DrainP2P", "work that uses peer-to-peer access must end", false, false},
+	RecoveryDrainAndReset:     {"DrainAndReset", "the GPU works on, and must be drained and reset", false, true},
+	RecoveryRecoverIMEXDomain: {"RecoverIMEXDomain", "the IMEX domain must be recovered", false, false},
+	RecoveryBusReset:          {"BusReset", "the GPU's PCIe bus must be reset", true, true},
+	RecoverySystemReboot:      {"SystemReboot", "the system must be rebooted", true, true},
 }
 
 // String returns the action's name in CamelCase; one that a newer driver knows is "Action<number>".
