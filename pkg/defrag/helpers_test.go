@@ -56,7 +56,10 @@ func newLab(change ...func(*defrag.Limits)) *lab {
 }
 
 // node adds a node with domains of so many GPUs: gpu-0, gpu-1 ... across them.
-func (l *lab) node(name string, domains ...int) {
+func (l *lab) node(name string, domains ...int) { l.nodeWith(name, nil, domains...) }
+
+// nodeWith changes the slice before it is published.
+func (l *lab) nodeWith(name string, change func(*resourceapi.ResourceSlice), domains ...int) {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
 		Status: corev1.NodeStatus{
@@ -83,6 +86,9 @@ func (l *lab) node(name string, domains ...int) {
 				},
 			})
 		}
+	}
+	if change != nil {
+		change(s)
 	}
 	l.SetSlice(s)
 }

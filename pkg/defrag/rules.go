@@ -27,6 +27,8 @@ const (
 	GangMember = "GangMember"
 	// SeveralDevices means that the pod has more than one device, or other claims.
 	SeveralDevices = "SeveralDevices"
+	// SharedCounters means that the pod has a partition of a GPU, or a GPU that can be partitioned (KEP-4815).
+	SharedCounters = "SharedCounters"
 	// NotReplaced means that no controller would replace the pod, or only on its own node, or that this is not known
 	// of its controller and the pod has not opted in.
 	NotReplaced = "NotReplaced"
@@ -64,6 +66,7 @@ var rules = []rule{
 	{Ending, ending},
 	{GangMember, gangMember},
 	{SeveralDevices, severalDevices},
+	{SharedCounters, sharedCounters},
 	{NotReplaced, notReplaced},
 	{HigherPriority, higherPriority},
 	{PriorityNotLower, priorityNotLower},
@@ -107,6 +110,15 @@ func severalDevices(_ *inquiry, r placement.Resident) string {
 		return fmt.Sprintf("has %d claims", len(r.Pod.Spec.ResourceClaims))
 	case len(r.Claim.Spec.Devices.Requests) != 1:
 		return fmt.Sprintf("has a claim with %d requests", len(r.Claim.Spec.Devices.Requests))
+	}
+	return ""
+}
+
+// sharedCounters has no exception: a fence is on the devices of the plan, not on all that consume the same counters, so
+// that the replacement could take another partition of the GPU that was freed.
+func sharedCounters(_ *inquiry, r placement.Resident) string {
+	if r.SharesCounters {
+		return "has a partition of a GPU, or a GPU that can be partitioned, which a fence does not keep free as a whole"
 	}
 	return ""
 }

@@ -49,6 +49,9 @@ type Resident struct {
 	Pod *corev1.Pod
 	// Devices are what the claim keeps others from.
 	Devices []DeviceID
+	// SharesCounters says that one of the devices is a partition of a GPU or a GPU that can be partitioned: others
+	// become free with it, and they may be taken instead of it.
+	SharesCounters bool
 
 	held *claim
 	pod  *pod
@@ -215,7 +218,10 @@ func (p *planner) victims(o outcome) []Resident {
 }
 
 func (c *Cluster) resident(held *claim) Resident {
-	r := Resident{Claim: held.object, Devices: held.devices, held: held}
+	r := Resident{Claim: held.object, Devices: held.devices, held: held, SharesCounters: slices.ContainsFunc(held.devices, func(id DeviceID) bool {
+		d := c.devices[id]
+		return d != nil && len(d.api.ConsumesCounters) > 0
+	})}
 	if consumers := held.object.Status.ReservedFor; len(consumers) == 1 && consumers[0].APIGroup == "" && consumers[0].Resource == "pods" {
 		p := c.pods[types.NamespacedName{Namespace: held.object.Namespace, Name: consumers[0].Name}]
 		if p != nil && p.object.UID == consumers[0].UID {
