@@ -68,8 +68,8 @@ const eventWait = 500
 // there are; what happened before is found by looking.
 //
 // It returns an error when there are no events any more: one that matches [ErrEventsNotSupported] or
-// [ErrUnavailable], or another when NVML has to be initialised anew, as after every discovery that found a
-// GPU in trouble. The caller watches again; what happens in between is not told. A call that hangs is left
+// [ErrUnavailable], or another when NVML has to be initialised anew, as after a discovery that found a
+// GPU in trouble; [Library.Discover] says when. The caller watches again; what happens in between is not told. A call that hangs is left
 // behind when ctx ends.
 func (l *Library) WatchHealth(ctx context.Context, started func(monitored, gpus int), tell func(HealthEvent)) error {
 	type answer struct {

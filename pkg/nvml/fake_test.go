@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+	clocktesting "k8s.io/utils/clock/testing"
 )
 
 // hiddenBusID is what NVML tells of an end that it hides.
@@ -37,6 +39,7 @@ type fakeNode struct {
 	defaultPeers        *gonvml.GpuP2PStatus
 	peerRet             gonvml.Return
 	sysfs               string
+	clock               *clocktesting.FakePassiveClock
 }
 
 // fakeGPU is one GPU of a fakeNode.
@@ -68,6 +71,7 @@ func newNode(t *testing.T, n int) *fakeNode {
 	node := &fakeNode{
 		t: t, driver: "580.105.08", cudaVersion: 13000, missing: map[string]bool{},
 		peers: map[[2]int]gonvml.GpuP2PStatus{}, sysfs: t.TempDir(), peerRet: gonvml.ERROR_NOT_SUPPORTED,
+		clock: clocktesting.NewFakePassiveClock(time.Date(2026, 11, 29, 3, 0, 0, 0, time.UTC)),
 	}
 	for i := range n {
 		node.gpus = append(node.gpus, &fakeGPU{
@@ -158,12 +162,15 @@ func (node *fakeNode) downLinks(index, n int) *fakeNode {
 // library opens the node's NVML.
 func (node *fakeNode) library() *Library {
 	node.t.Helper()
-	library, err := Open(Options{NodeName: "node-a", SysfsRoot: node.sysfs, Lib: node.nvml()})
+	library, err := Open(Options{NodeName: "node-a", SysfsRoot: node.sysfs, Lib: node.nvml(), Clock: node.clock})
 	if err != nil {
 		node.t.Fatal(err)
 	}
 	return library
 }
+
+// after lets time pass.
+func (node *fakeNode) after(d time.Duration) { node.clock.SetTime(node.clock.Now().Add(d)) }
 
 // writeSysfs adds a PCI device below a root complex.
 func (node *fakeNode) writeSysfs(address, root, numa string) {

@@ -18,6 +18,7 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sync/singleflight"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/switchyard-dev/switchyard/pkg/device"
 )
@@ -42,6 +43,8 @@ type Options struct {
 	Lib gonvml.Interface
 	// Timeout bounds one discovery; 0 means DefaultTimeout.
 	Timeout time.Duration
+	// Clock tells when NVML is initialised anew for GPUs in trouble; nil means the real one.
+	Clock clock.PassiveClock
 }
 
 // Library is the NVML of this node. It is safe for concurrent use.
@@ -66,6 +69,7 @@ type Library struct {
 
 	// Guarded by busy.
 	initialised bool
+	trouble     trouble
 	loadedPath  string      // of the library file in this process's memory
 	loaded      fs.FileInfo // of that file when it was loaded
 }
@@ -81,6 +85,9 @@ func Open(options Options) (*Library, error) {
 	}
 	if options.Timeout == 0 {
 		options.Timeout = DefaultTimeout
+	}
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
 	}
 	return &Library{options: options, lib: options.Lib, busy: make(chan struct{}, 1)}, nil
 }
@@ -104,6 +111,10 @@ func (l *Library) Interface() gonvml.Interface {
 
 // Discover returns the node's GPUs as they are now, with their domains. An inventory without GPUs is no
 // error.
+//
+// NVML finds a GPU that came back only when it is initialised anew, which ends every [Library.WatchHealth].
+// That happens when other GPUs are in trouble than before, and then after pauses that grow from a second to 5
+// minutes: one that stays lost must not keep the others from being heard.
 //
 // The error is ctx's if that was cancelled, and otherwise an [*UnavailableError]. NVML calls cannot be
 // interrupted: when one hangs, Discover returns after the timeout (or ctx's deadline) and the call stays
@@ -183,10 +194,10 @@ func (l *Library) discover(ctx context.Context) (device.Inventory, error) {
 	}
 	r := newReader(l.lib, l.options, l.progress)
 	inventory, err := r.inventory()
-	if err != nil || r.trouble {
+	if err != nil || l.trouble.leave(l.options.Clock.Now(), r.listed, r.troubled) {
 		// NVML keeps a list of GPUs from its initialisation, and holds their device nodes open, which
 		// stands in the way of a reset. Start anew the next time.
-		logger.V(3).Info("Leaving NVML because of trouble", "err", err)
+		logger.V(3).Info("Leaving NVML because of trouble", "err", err, "gpus", r.troubled)
 		l.leave()
 	}
 	if err != nil {

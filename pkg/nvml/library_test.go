@@ -115,6 +115,7 @@ func TestALostGPUMakesTheNextDiscoveryStartAnew(t *testing.T) {
 				if node.inits != want || node.shutdowns != want {
 					t.Errorf("%d inits, %d shutdowns; want %d of each: the GPU cannot be reset while NVML holds it", node.inits, node.shutdowns, want)
 				}
+				node.after(10 * time.Second)
 			}
 			clear(node.gpus[0].ret)
 			if inventory, err := library.Discover(t.Context()); err != nil || len(inventory.GPUs) != 2 || !inventory.GPUs[0].Health.Healthy() {
@@ -122,6 +123,59 @@ func TestALostGPUMakesTheNextDiscoveryStartAnew(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A watch of events ends whenever NVML is left.
+func TestALostGPUDoesNotMakeTheNodeDeaf(t *testing.T) {
+	node := newNode(t, 3)
+	library := node.library()
+	look := func() {
+		t.Helper()
+		if _, err := library.Discover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		node.after(10 * time.Second)
+	}
+	memory := func(i int, ret gonvml.Return) { node.gpus[i].ret["nvmlDeviceGetMemoryInfo"] = ret }
+
+	memory(0, gonvml.ERROR_GPU_IS_LOST)
+	for range 360 { // an hour
+		look()
+	}
+	if node.shutdowns < 12 || node.shutdowns > 20 {
+		t.Errorf("in an hour NVML is left %d times because of one GPU, want it every five minutes", node.shutdowns)
+	}
+	lefts := func(what string, least, most int, do func()) {
+		t.Helper()
+		before := node.shutdowns
+		do()
+		if got := node.shutdowns - before; got < least || got > most {
+			t.Errorf("%s: NVML is left %d times, want %d to %d", what, got, least, most)
+		}
+	}
+	lefts("another GPU is lost", 1, 1, func() { memory(1, gonvml.ERROR_RESET_REQUIRED); look() })
+	lefts("it is well by turns for an hour", 12, 20, func() {
+		for range 180 {
+			memory(1, gonvml.SUCCESS)
+			look()
+			memory(1, gonvml.ERROR_RESET_REQUIRED)
+			look()
+		}
+	})
+	memory(0, gonvml.SUCCESS)
+	memory(1, gonvml.SUCCESS)
+	lefts("all are well", 0, 0, func() {
+		for range 31 {
+			look()
+		}
+	})
+	lefts("one is lost after some time", 1, 1, func() { memory(0, gonvml.ERROR_GPU_IS_LOST); look() })
+	memory(0, gonvml.SUCCESS)
+	lefts("a GPU is not listed any more", 2, 2, func() {
+		node.gpus = node.gpus[:2]
+		look()
+		look()
+	})
 }
 
 func TestAHangingCallDoesNotHangDiscover(t *testing.T) {

@@ -32,8 +32,8 @@ type reader struct {
 	symbols  map[string]bool
 	// versionedFabricInfo allows nvmlDeviceGetGpuFabricInfoV.
 	versionedFabricInfo bool
-	// trouble says that a GPU did not answer as it should.
-	trouble bool
+	// listed are the UUIDs of all GPUs, and troubled are the GPUs that did not answer as they should: the UUID, or why it is not known.
+	listed, troubled []string
 }
 
 // gpu is one GPU while the inventory is made.
@@ -79,8 +79,11 @@ func (r *reader) inventory() (device.Inventory, error) {
 		case errors.As(err, &gone):
 			return inventory, err
 		case err != nil:
-			r.trouble = true
+			r.troubled = append(r.troubled, err.Error())
 			inventory.Unidentified = append(inventory.Unidentified, err.Error())
+			if !errors.Is(err, gonvml.ERROR_GPU_IS_LOST) && !errors.Is(err, gonvml.ERROR_RESET_REQUIRED) {
+				inventory.Unanswered++
+			}
 		case found == nil:
 			// not for computing
 		case slices.ContainsFunc(gpus, func(other *gpu) bool { return other.Name() == found.Name() }):
@@ -92,7 +95,10 @@ func (r *reader) inventory() (device.Inventory, error) {
 	}
 	inventory.Settling = assignDomains(r.options.NodeName, gpus, r.peerStatus)
 	for _, g := range gpus {
-		r.trouble = r.trouble || !g.Health.Healthy()
+		r.listed = append(r.listed, g.UUID)
+		if !g.Health.Healthy() {
+			r.troubled = append(r.troubled, g.UUID)
+		}
 		inventory.GPUs = append(inventory.GPUs, g.GPU)
 	}
 	return inventory, nil
@@ -238,18 +244,20 @@ func (q *query) answered(call string, ret gonvml.Return) bool {
 }
 
 // mustAnswer is answered for a call that every working GPU answers: any error but NOT_SUPPORTED means
-// that this one does not work.
+// that this one does not work, even where it does not say why.
 func (q *query) mustAnswer(call string, ret gonvml.Return) bool {
 	if ok := q.answered(call, ret); ok || !q.gpu.Health.Healthy() || ret == gonvml.ERROR_NOT_SUPPORTED {
 		return ok
 	}
-	q.unhealthy(device.ReasonLost, call, ret)
+	q.unhealthy(device.ReasonNotAnswering, call, ret)
 	return false
 }
 
-// unhealthy keeps the first reason, except that "lost" replaces others.
+// unhealthy keeps the first of the gravest reasons: that the GPU is lost before that it must be reset, before
+// that it does not answer.
 func (q *query) unhealthy(reason, call string, ret gonvml.Return) {
-	if q.gpu.Health.Healthy() || reason == device.ReasonLost && q.gpu.Health.Reason != device.ReasonLost {
+	gravity := []string{"", device.ReasonNotAnswering, device.ReasonResetRequired, device.ReasonLost}
+	if slices.Index(gravity, reason) > slices.Index(gravity, q.gpu.Health.Reason) {
 		q.gpu.Health = device.Health{Reason: reason, Message: call + ": " + ret.Error()}
 	}
 }

@@ -167,31 +167,42 @@ func TestABadGPUNeverCostsTheOthers(t *testing.T) {
 	}
 	for _, symbol := range essential {
 		for _, ret := range []gonvml.Return{gonvml.ERROR_UNKNOWN, gonvml.ERROR_TIMEOUT, gonvml.ERROR_NO_PERMISSION} {
-			t.Run(ret.Error()+" at "+symbol, func(t *testing.T) { check(t, symbol, ret, device.ReasonLost) })
+			t.Run(ret.Error()+" at "+symbol, func(t *testing.T) { check(t, symbol, ret, device.ReasonNotAnswering) })
 		}
 	}
-	t.Run("lost outweighs reset required", func(t *testing.T) {
-		node := newNode(t, 1)
-		node.gpus[0].ret["nvmlDeviceGetMinorNumber"] = gonvml.ERROR_RESET_REQUIRED
-		node.gpus[0].ret["nvmlDeviceGetMemoryInfo"] = gonvml.ERROR_GPU_IS_LOST
-		if got := discover(t, node).GPUs[0].Health.Reason; got != device.ReasonLost {
-			t.Errorf("reason %q", got)
-		}
-	})
+	for name, test := range map[string]struct {
+		first, then gonvml.Return
+		want        string
+	}{
+		"lost outweighs reset required":      {gonvml.ERROR_RESET_REQUIRED, gonvml.ERROR_GPU_IS_LOST, device.ReasonLost},
+		"reset required leaves lost":         {gonvml.ERROR_GPU_IS_LOST, gonvml.ERROR_RESET_REQUIRED, device.ReasonLost},
+		"reset required outweighs no answer": {gonvml.ERROR_UNKNOWN, gonvml.ERROR_RESET_REQUIRED, device.ReasonResetRequired},
+		"no answer leaves reset required":    {gonvml.ERROR_RESET_REQUIRED, gonvml.ERROR_UNKNOWN, device.ReasonResetRequired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := newNode(t, 1)
+			node.gpus[0].ret["nvmlDeviceGetName"] = test.first
+			node.gpus[0].ret["nvmlDeviceGetMemoryInfo"] = test.then
+			if got := discover(t, node).GPUs[0].Health.Reason; got != test.want {
+				t.Errorf("reason %q, want %q", got, test.want)
+			}
+		})
+	}
 }
 
 func TestAGPUThatCannotBeIdentifiedIsLeftOutAndTold(t *testing.T) {
 	for name, test := range map[string]struct {
-		change func(*fakeGPU)
-		want   string
+		change     func(*fakeGPU)
+		want       string
+		unanswered int
 	}{
-		"no handle":            {func(g *fakeGPU) { g.ret["nvmlDeviceGetHandleByIndex_v2"] = gonvml.ERROR_GPU_IS_LOST }, "ERROR_GPU_IS_LOST"},
-		"handle is unknown":    {func(g *fakeGPU) { g.ret["nvmlDeviceGetHandleByIndex_v2"] = gonvml.ERROR_UNKNOWN }, "ERROR_UNKNOWN"},
-		"no UUID":              {func(g *fakeGPU) { g.ret["nvmlDeviceGetUUID"] = gonvml.ERROR_RESET_REQUIRED }, "nvmlDeviceGetUUID"},
-		"UUID is empty":        {func(g *fakeGPU) { g.uuid = "" }, "device name"},
-		"UUID is no DNS label": {func(g *fakeGPU) { g.uuid = "GPU_0/1" }, `"GPU_0/1"`},
-		"UUID is too long":     {func(g *fakeGPU) { g.uuid = strings.Repeat("a", 64) }, "at most 63"},
-		"UUID is taken":        {func(g *fakeGPU) { g.uuid = "gpu-00000000-0000-0000-0000-000000000000" }, "another GPU"},
+		"no handle":            {func(g *fakeGPU) { g.ret["nvmlDeviceGetHandleByIndex_v2"] = gonvml.ERROR_GPU_IS_LOST }, "ERROR_GPU_IS_LOST", 0},
+		"handle is unknown":    {func(g *fakeGPU) { g.ret["nvmlDeviceGetHandleByIndex_v2"] = gonvml.ERROR_UNKNOWN }, "ERROR_UNKNOWN", 1},
+		"no UUID":              {func(g *fakeGPU) { g.ret["nvmlDeviceGetUUID"] = gonvml.ERROR_RESET_REQUIRED }, "nvmlDeviceGetUUID", 0},
+		"UUID is empty":        {func(g *fakeGPU) { g.uuid = "" }, "device name", 1},
+		"UUID is no DNS label": {func(g *fakeGPU) { g.uuid = "GPU_0/1" }, `"GPU_0/1"`, 1},
+		"UUID is too long":     {func(g *fakeGPU) { g.uuid = strings.Repeat("a", 64) }, "at most 63", 1},
+		"UUID is taken":        {func(g *fakeGPU) { g.uuid = "gpu-00000000-0000-0000-0000-000000000000" }, "another GPU", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := newNode(t, 3)
@@ -202,6 +213,9 @@ func TestAGPUThatCannotBeIdentifiedIsLeftOutAndTold(t *testing.T) {
 			}
 			if len(inventory.Unidentified) != 1 || !strings.Contains(inventory.Unidentified[0], "index 1") || !strings.Contains(inventory.Unidentified[0], test.want) {
 				t.Errorf("unidentified %q, want one line about index 1 and %q", inventory.Unidentified, test.want)
+			}
+			if inventory.Unanswered != test.unanswered {
+				t.Errorf("%d may be known GPUs that do not answer, want %d", inventory.Unanswered, test.unanswered)
 			}
 		})
 	}
