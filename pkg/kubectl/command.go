@@ -32,7 +32,7 @@ As a plugin of kubectl it is called "kubectl switchyard"; kubectl finds it on th
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())
 	})
-	cmd.AddCommand(newTopology(c), newFragmentation(c), newGangs(c), newSimulate())
+	cmd.AddCommand(newTopology(c), newFragmentation(c), newGangs(c), newExplain(c), newDefrag(c), newSimulate())
 	return cmd
 }
 

@@ -1,0 +1,210 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubectl
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
+var errTest = errors.New("it does not answer")
+
+// together is a pod that waits for four GPUs in one domain, and its claim.
+func together(change ...func(*corev1.Pod, *resourceapi.ResourceClaim)) testCluster {
+	pod := pendingPod("ml", "same-domain", "four-together")
+	claim := claimOf(pod, 4, "gpu.switchyard.dev/nvswitchDomain")
+	for _, c := range change {
+		c(pod, claim)
+	}
+	return testCluster{pod, claim}
+}
+
+// crowded is the journey's cluster without a domain of four free GPUs.
+func crowded(t *testing.T) testCluster {
+	t.Helper()
+	c := journey(t)
+	return c.with(running(t, "ml", "eval", "node-a", c, 4)...)
+}
+
+func TestExplainOutput(t *testing.T) {
+	c := crowded(t).with(together()...)
+	for file, args := range map[string][]string{
+		"explain-gang.txt":       {"explain", "gang", "ml/llama-tp4"},
+		"explain-pod.txt":        {"explain", "pod", "same-domain"},
+		"explain-pod-wide.txt":   {"explain", "pod", "train", "-o", "wide"},
+		"explain-pod.json":       {"explain", "pod", "same-domain", "-o", "json"},
+		"explain-pod-gang.txt":   {"explain", "pod", "llama-tp4-0"},
+		"explain-claim.txt":      {"explain", "claim", "same-domain-gpus"},
+		"explain-claim-held.txt": {"explain", "claim", "web/infer-7-gpus"},
+	} {
+		t.Run(file, func(t *testing.T) { c.golden(t, file, args...) })
+	}
+}
+
+func TestExplainGangOfTheGuide(t *testing.T) {
+	journey(t).golden(t, "explain-gang-moves.txt", "explain", "gang", "llama-tp4")
+}
+
+func explained(t *testing.T, c testCluster, kind, name string) explanation {
+	t.Helper()
+	out, _, err := c.run(t, "explain", kind, name, "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e explanation
+	if err := json.Unmarshal([]byte(out), &e); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestExplainGangStates(t *testing.T) {
+	c := journey(t)
+	free := c.without("web", "infer-7").without("web", "infer-7-gpus")
+	for name, tc := range map[string]struct {
+		cluster       testCluster
+		reason        string
+		message, help string
+	}{
+		"members are missing":       {c.without("ml", "llama-tp4-1"), "WaitingForMembers", "1 of 2 members exist", ""},
+		"a place that nobody takes": {free, reasonHasPlace, "node-a.0, node-b.1", "see whether switchyard-controller runs"},
+		"the controller moves pods": {c.with(waitingGang("llama-tp4", 2, 4, func(g *v1alpha1.GangClaim) { g.Spec.Defragmentation = v1alpha1.DefragmentationEvict })[0]), "NoFeasibleDomain", "", "The controller does so"},
+		"moving does not help":      {c.with(budget(0)), "NoFeasibleDomain", "", "moving pods does not: "},
+		"an invalid field":          {c.with(waitingGang("llama-tp4", 2, 4, func(g *v1alpha1.GangClaim) { g.Spec.Tolerations = []resourceapi.DeviceToleration{{Key: v1alpha1.ReservedTaintKey}} })[0]), "InvalidSpec", "spec.tolerations[0].key", ""},
+		"no such class":             {c.without("", v1alpha1.DriverName), "NoSuchClass", v1alpha1.DriverName, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := explained(t, tc.cluster, "gang", "llama-tp4")
+			if e.Reason != tc.reason || !strings.Contains(e.Message, tc.message) || !strings.Contains(e.Help, tc.help) || (tc.help == "") != (e.Help == "") {
+				t.Errorf("got %+v", e)
+			}
+		})
+	}
+}
+
+func TestExplainPodStates(t *testing.T) {
+	c := crowded(t)
+	change := func(do func(*corev1.Pod, *resourceapi.ResourceClaim)) testCluster { return c.with(together(do)...) }
+	requests := func(do func(*resourceapi.DeviceClaim)) testCluster {
+		return change(func(_ *corev1.Pod, claim *resourceapi.ResourceClaim) { do(&claim.Spec.Devices) })
+	}
+	bare := together()[:1]
+	for name, tc := range map[string]struct {
+		cluster       testCluster
+		reason        string
+		message, help string
+	}{
+		"it asks for no GPU":        {change(func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.Spec.ResourceClaims = nil }), "", "has no spec.resourceClaims", ""},
+		"neither template nor gang": {change(func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.Status.ResourceClaimStatuses = nil }), "TemplateMissing", "neither a ResourceClaimTemplate four-together nor a GangClaim", ""},
+		"the claim is not made yet": {change(func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.Status.ResourceClaimStatuses = nil }).with(&resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "four-together"}}), "ClaimNotMade", "kube-controller-manager", ""},
+		"the claim is gone":         {c.with(bare...), "ClaimMissing", "ResourceClaim same-domain-gpus does not exist", ""},
+		"no claim was needed": {change(func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+			p.Status.ResourceClaimStatuses[0].ResourceClaimName = nil
+		}), "", "kube-scheduler has not bound it", ""},
+		"it is gated": {change(func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "queue"}}
+		}), "SchedulingGated", "scheduling gate queue", ""},
+		"it has ended":            {change(func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.Status.Phase = corev1.PodFailed }), "", "it has ended", ""},
+		"devices are free by now": {requests(func(d *resourceapi.DeviceClaim) { d.Requests[0].Exactly.Count = 3 }), reasonHasPlace, "node-a.0", "kube-scheduler tries again"},
+		"others are in the way":   {c.with(together()...), "NoFeasibleDomain", "needs 4 GPUs in one NVSwitch domain; found none", "it fits when "},
+		"at one NUMA node": {requests(func(d *resourceapi.DeviceClaim) {
+			d.Constraints[0].MatchAttribute = ptr.To[resourceapi.FullyQualifiedName]("resource.kubernetes.io/numaNode")
+		}), "NoFeasibleDomain", "at one NUMA node", "it fits when "},
+		"on one node": {requests(func(d *resourceapi.DeviceClaim) { d.Constraints, d.Requests[0].Exactly.Count = nil, 8 }), "NoFeasibleDomain", "on one node", "it fits when "},
+		"a constraint on other things": {requests(func(d *resourceapi.DeviceClaim) {
+			d.Constraints[0].MatchAttribute = ptr.To[resourceapi.FullyQualifiedName]("example.com/rack")
+		}), "NotAllocated", "is not allocated", "does not understand"},
+		"all devices of a node": {requests(func(d *resourceapi.DeviceClaim) {
+			d.Requests[0].Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
+		}), "NotAllocated", "", "does not understand"},
+		"a list of alternatives":        {requests(func(d *resourceapi.DeviceClaim) { d.Requests[0].Exactly = nil }), "NotAllocated", "", "does not understand"},
+		"more than any node has":        {requests(func(d *resourceapi.DeviceClaim) { d.Requests[0].Exactly.Count = 16 }), "NoFeasibleDomain", "16 GPUs", ""},
+		"a quota counts the claim once": {c.with(together()...).with(&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}), "NoFeasibleDomain", "", "it fits when "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := explained(t, tc.cluster, "pod", "same-domain")
+			if e.Reason != tc.reason || !strings.Contains(e.Message, tc.message) || !strings.Contains(e.Help, tc.help) || (tc.help == "") != (e.Help == "") {
+				t.Errorf("got %+v", e)
+			}
+		})
+	}
+}
+
+func TestExplainPodThatHasItsDevices(t *testing.T) {
+	c := journey(t)
+	has := func(do func(*corev1.Pod, *resourceapi.ResourceClaim)) testCluster {
+		held := running(t, "ml", "held", "node-a", c, 5)
+		pod, _ := held[0].(*corev1.Pod)
+		claim, _ := held[1].(*resourceapi.ResourceClaim)
+		do(pod, claim)
+		return c.with(pod, claim)
+	}
+	full := make([]resourceapi.ResourceClaimConsumerReference, resourceapi.ResourceClaimReservedForMaxSize)
+	for i := range full {
+		full[i] = resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "other", UID: "other"}
+	}
+	for name, tc := range map[string]struct {
+		do            func(*corev1.Pod, *resourceapi.ResourceClaim)
+		message, help string
+	}{
+		"it runs":                {func(*corev1.Pod, *resourceapi.ResourceClaim) {}, "it is on node node-a with node-a.0/GPU5", ""},
+		"its containers are due": {func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.Status.Phase = corev1.PodPending }, "it is on node", "kubectl describe pod"},
+		"its gang is not complete": {func(p *corev1.Pod, claim *resourceapi.ResourceClaim) {
+			p.Status.Phase, claim.Labels = corev1.PodPending, map[string]string{v1alpha1.GangLabel: "uid"}
+		}, "it is on node", "its gang is not complete yet"},
+		"the claim is shared by too many": {func(p *corev1.Pod, claim *resourceapi.ResourceClaim) {
+			p.Spec.NodeName, claim.Status.ReservedFor = "", full
+		}, "is reserved for 256 pods", ""},
+		"it is not bound yet": {func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.Spec.NodeName = "" }, "has not bound it", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := explained(t, has(tc.do), "pod", "held")
+			if !strings.Contains(e.Message, tc.message) || !strings.Contains(e.Help, tc.help) || (tc.help == "") != (e.Help == "") {
+				t.Errorf("got %+v", e)
+			}
+		})
+	}
+}
+
+func TestExplainClaimStates(t *testing.T) {
+	c := crowded(t)
+	alone := together()[1:]
+	if e := explained(t, c.with(alone...), "claim", "same-domain-gpus"); e.Reason != "NoPod" {
+		t.Errorf("a claim that nobody wants: got %+v", e)
+	}
+	held := running(t, "ml", "left", "node-a", c, 6)[1]
+	claim, _ := held.(*resourceapi.ResourceClaim)
+	claim.Status.ReservedFor = nil
+	if e := explained(t, c.with(claim), "claim", "left-gpus"); !strings.Contains(e.Help, "no pod uses it") {
+		t.Errorf("a claim that is left over: got %+v", e)
+	}
+	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "g", UID: "g"}}
+	if e := explained(t, c.with(claim), "claim", "left-gpus"); !strings.Contains(e.Message, "for 1 consumers") {
+		t.Errorf("a claim of a group: got %+v", e)
+	}
+}
+
+func TestExplainErrors(t *testing.T) {
+	c := journey(t).connection(t, interceptor.Funcs{})
+	for want, args := range map[string][]string{
+		`"node" cannot be explained: use gang, pod or claim`: {"explain", "node", "a"},
+		"accepts 2 arg(s)":                        {"explain", "pod"},
+		"pod ml/nobody does not exist":            {"explain", "pod", "nobody"},
+		"ResourceClaim web/none does not exist":   {"explain", "claim", "web/none"},
+		"GangClaim ml/none does not exist: there": {"explain", "gang", "none"},
+		`pod "web/" is no name`:                   {"explain", "pod", "web/"},
+	} {
+		mustFail(t, c, want, args...)
+	}
+}
