@@ -81,6 +81,15 @@ func (m *mover) MakeRoom(ctx context.Context, room *placement.Room) (*v1alpha1.G
 	return nil, nil
 }
 
+// needing has each member request so much CPU.
+func needing(cpu string) func(*placement.Gang) {
+	return func(g *placement.Gang) {
+		for _, p := range g.Pods {
+			p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
+		}
+	}
+}
+
 // resident runs a pod with devices of a node.
 func resident(c *placement.Cluster, name, node string, cpu string, change func(*corev1.Pod, *resourceapi.ResourceClaim), devices ...int) {
 	pod := &corev1.Pod{
@@ -148,6 +157,22 @@ func TestRoomFindsPlacesThatMovesMake(t *testing.T) {
 		{
 			"a node where the CPU is short even then is left", func(m *mover) { resident(m.c, "cpu", "node-a", "63", nil) }, gangOf("g", 1, 4),
 			"node-b node-b.0 ×1: 0 1 2 3", "b0 node-b.0 > node-b/gpu-5 node-b.1",
+		},
+		{
+			"a node where the CPU is short if who is moved comes back is left", func(m *mover) {
+				resident(m.c, "a0", "node-a", "2", nil, 0)
+				resident(m.c, "cpu", "node-a", "60", nil)
+			}, gangOf("g", 1, 4, needing("2")),
+			"node-b node-b.0 ×1: 0 1 2 3", "gang: node node-a keeps devices for which pods that are moved may come back, and would not have room for all then: cpu: 1 × 2 requested, 1 left; b0 node-b.0",
+		},
+		{
+			"a node is not left when it keeps no device for who is moved", func(m *mover) {
+				resident(m.c, "a0", "node-a", "2", nil, 0)
+				resident(m.c, "cpu", "node-a", "60", nil)
+				resident(m.c, "rest", "node-a", "0", nil, 5, 6, 7)
+				m.stay["b0"], m.stay["b4"] = true, true
+			}, gangOf("g", 1, 4, needing("2")),
+			"node-a node-a.0 ×1: 0 1 2 3", "a0 node-a.0 > node-b/gpu-1 node-b.0",
 		},
 		{"a claim of another class goes where its class is", func(m *mover) {
 			m.c.SetClass(&resourceapi.DeviceClass{

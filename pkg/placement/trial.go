@@ -154,6 +154,11 @@ func (r *Room) suppose(t *Trial, mayLose func(Resident) bool) (*v1alpha1.GangPla
 	for d := range t.found.devices {
 		change.plan(d)
 	}
+	if n, back := r.tooFullAgain(t); n != nil {
+		r.avoid[n] = true
+		return nil, nil, &Obstacle{Why: fmt.Sprintf("node %s keeps devices for which pods that are moved may come back, and would not have room for all then: %s",
+			n.name, n.shortage(r.request.needs, back, r.request.members))}
+	}
 	for _, ch := range t.found.choices {
 		change.take(ch.site.node, amountsFor(r.request.needs, ch.members))
 	}
@@ -178,17 +183,69 @@ func (r *Room) suppose(t *Trial, mayLose func(Resident) bool) (*v1alpha1.GangPla
 // tooFull is a node of the trial on which the members do not fit. Cheapest supposed that all pods that may be
 // moved leave it.
 func (r *Room) tooFull(t *Trial) *node {
-	members := map[*node]int{}
-	for _, ch := range t.found.choices {
-		members[ch.site.node] += ch.members
-	}
-	for _, ch := range t.found.choices {
-		n := ch.site.node
-		if n.room(r.request.needs, r.planner.promised[n.name], false) < members[n] {
+	for n, members := range t.nodes {
+		if n.room(r.request.needs, r.planner.promised[n.name], false) < members {
 			return n
 		}
 	}
 	return nil
+}
+
+// nodes are those of the trial, in its order, and how many members each gets.
+func (t *Trial) nodes(yield func(*node, int) bool) {
+	members := map[*node]int{}
+	var order []*node
+	for _, ch := range t.found.choices {
+		if members[ch.site.node] == 0 {
+			order = append(order, ch.site.node)
+		}
+		members[ch.site.node] += ch.members
+	}
+	for _, n := range order {
+		if !yield(n, members[n]) {
+			return
+		}
+	}
+}
+
+// tooFullAgain is a node of the trial on which the members do not fit if victims' replacements come there before them,
+// and what it is promised to then. Only devices are fenced: where the node keeps others that suit a victim, the scheduler
+// may choose it, as it is the one that has just become emptier. As many may come as there are such devices.
+func (r *Room) tooFullAgain(t *Trial) (*node, amounts) {
+	find := r.finder()
+	for n, members := range t.nodes {
+		most := map[corev1.ResourceName][]int64{}
+		suited := map[DeviceID]bool{}
+		for _, v := range t.Victims {
+			if n.suits(r.planner.needsOf([]*corev1.Pod{v.Pod})) != "" {
+				continue
+			}
+			spots := find.onNode(n, find.alternatives(v.Claim))
+			for _, s := range spots {
+				suited[s.device.id] = true
+			}
+			if len(spots) == 0 {
+				continue
+			}
+			for name, value := range v.pod.requests {
+				most[name] = append(most[name], value)
+			}
+		}
+		back := maps.Clone(r.planner.promised[n.name])
+		if back == nil {
+			back = amounts{}
+		}
+		for name, values := range most {
+			slices.Sort(values)
+			for _, value := range values[max(0, len(values)-len(suited)):] {
+				back[name] += value
+			}
+		}
+		if n.room(r.request.needs, back, false) < members {
+			return n, back
+		}
+	}
+	return nil, nil
 }
 
 func amountsFor(n needs, pods int) amounts {
@@ -230,66 +287,10 @@ func (r *Room) holds(t *Trial) bool {
 	return p.holds(r.request, t.found)
 }
 
-// change is a supposed change of the cluster, and how to take it back.
-type change struct {
-	*Cluster
-	back []func()
-}
-
-func (c *change) undo() {
-	for _, f := range slices.Backward(c.back) {
-		f()
-	}
-}
-
-// leave supposes that a resident gives its devices back and leaves its node.
-func (c *change) leave(v Resident) {
-	for _, id := range v.held.devices {
-		u := c.uses[id]
-		before := u.left
-		u.left = append(slices.Clip(before), v.held)
-		c.back = append(c.back, func() { u.left = before })
-	}
-	if n := c.nodes[v.pod.node]; n != nil {
-		less := amounts{}
-		for name, value := range v.pod.requests {
-			less[name] = -value
-		}
-		c.take(n, less)
-	}
-}
-
-// take supposes that pods come to a node.
-func (c *change) take(n *node, more amounts) {
-	before, known := c.promised[n.name]
-	after := maps.Clone(before)
-	if after == nil {
-		after = amounts{}
-	}
-	for name, value := range more {
-		after[name] += value
-	}
-	c.promised[n.name] = after
-	c.back = append(c.back, func() {
-		if c.promised[n.name] = before; !known {
-			delete(c.promised, n.name)
-		}
-	})
-}
-
-// plan supposes that a device is taken.
-func (c *change) plan(d *device) {
-	if d.use.planned {
-		return
-	}
-	d.use.planned = true
-	c.back = append(c.back, func() { d.use.planned = false })
-}
-
 // relocate finds a free device for each victim, those with the fewest to choose from first. The suggestion is
 // the tightest fit that breaks no domain; the scheduler chooses by itself.
 func (r *Room) relocate(c *change, victims []Resident, mayLose func(Resident) bool) ([]Destination, *Obstacle) {
-	find := finder{Room: r, left: map[*pool]counters{}, known: map[string][]*spot{}}
+	find := r.finder()
 	type search struct {
 		victim Resident
 		needs  needs
@@ -349,145 +350,6 @@ func (c *Cluster) Elsewhere(gang *v1alpha1.GangClaim, victims []Resident) *Obsta
 	}
 	_, obstacle := room.relocate(&change, victims, nil)
 	return obstacle
-}
-
-// spot is a free device.
-type spot struct {
-	node   *node
-	pool   *pool
-	device *device
-	// kept says that a gang waits for it, breaks that it is in a whole domain of several, free how many devices
-	// of its domain on the node are.
-	kept, breaks bool
-	free         int
-}
-
-func (s *spot) domain() string {
-	if s.device.domain == nil {
-		return ""
-	}
-	return s.device.domain.name
-}
-
-func (s *spot) compare(o *spot) int {
-	return cmp.Or(
-		compareBool(s.kept, o.kept),
-		compareBool(s.breaks, o.breaks),
-		cmp.Compare(s.free, o.free),
-		cmp.Compare(s.node.name, o.node.name),
-		cmp.Compare(s.pool.key.name, o.pool.key.name),
-		cmp.Compare(s.device.order, o.device.order),
-	)
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	default:
-		return 1
-	}
-}
-
-// finder finds free devices for victims. Those of pods and claims that do not differ are the same.
-type finder struct {
-	*Room
-
-	left  map[*pool]counters
-	known map[string][]*spot
-	needs []needs
-}
-
-// counters are what is left in the pool of a device that consumes any; nil, of which all can be taken, else.
-func (f *finder) counters(p *pool, d *device) counters {
-	if len(d.api.ConsumesCounters) == 0 {
-		return nil
-	}
-	if f.left[p] == nil {
-		f.left[p] = p.countersLeft(func(u *use) bool { return u.planned || u.taken(f.request.uid) })
-	}
-	return f.left[p]
-}
-
-func (f *finder) spots(v Resident, needs needs) []*spot {
-	var alternatives []alternative
-	key := f.needsKey(needs)
-	for _, request := range requestsOf(v.Claim) {
-		key += fmt.Sprintf(" %s %q %v", request.DeviceClassName, textOf(request.Selectors), request.Tolerations)
-		if class := f.planner.classes[request.DeviceClassName]; class != nil {
-			alternatives = append(alternatives, alternative{f.planner.view(class, request.Selectors), request.Tolerations})
-		}
-	}
-	if known, ok := f.known[key]; ok {
-		return known
-	}
-	var list []*spot
-	for _, n := range f.planner.sortedNodes {
-		if len(n.pools) > 0 && n.suits(needs) == "" && n.room(needs, f.planner.promised[n.name], false) > 0 {
-			list = append(list, f.onNode(n, alternatives)...)
-		}
-	}
-	slices.SortFunc(list, (*spot).compare)
-	f.known[key] = list
-	return list
-}
-
-// needsKey numbers what pods need of nodes.
-func (f *finder) needsKey(n needs) string {
-	at := slices.IndexFunc(f.needs, n.same)
-	if at < 0 {
-		f.needs = append(f.needs, n)
-		at = len(f.needs) - 1
-	}
-	return fmt.Sprint(at)
-}
-
-// onNode lists the free devices of a node that suit one of the alternatives.
-func (f *finder) onNode(n *node, alternatives []alternative) []*spot {
-	var list []*spot
-	free, inUse := map[*domain]int{}, map[*domain]int{}
-	for _, p := range n.pools {
-		if !p.complete {
-			continue
-		}
-		for _, s := range p.current {
-			for i, d := range s.devices {
-				if !f.isFree(p, d) {
-					inUse[d.domain]++
-					continue
-				}
-				free[d.domain]++
-				if slices.ContainsFunc(alternatives, func(a alternative) bool { return a.suits(s, i, d) }) {
-					list = append(list, &spot{node: n, pool: p, device: d, kept: d.use.earmarked != nil && d.use.earmarked != f.request.claim})
-				}
-			}
-		}
-	}
-	for _, s := range list {
-		s.free = free[s.device.domain]
-		s.breaks = s.device.domain != nil && inUse[s.device.domain] == 0 && s.free > 1
-	}
-	return list
-}
-
-func (a alternative) suits(s *slice, i int, d *device) bool {
-	m := a.view.matches[s]
-	if m == nil || !m.all[i] {
-		return false
-	}
-	tainted, _ := d.tainted(a.tolerations)
-	return !tainted
-}
-
-// isFree reports whether any pod could be given the device.
-func (f *finder) isFree(p *pool, d *device) bool {
-	if d.use.held() || d.use.planned || d.use.reservedByOthers(f.request.uid) || d.unplannable {
-		return false
-	}
-	left := f.counters(p, d)
-	return left == nil || left.suffice(d)
 }
 
 // destination is a node to which victims would go, as the allocator is to see it.
