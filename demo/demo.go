@@ -42,6 +42,7 @@ func (d *demo) play(ctx context.Context) error {
 		{"half a gang", d.stockGang},
 		{"the gang", d.gang},
 		{"any owner", d.owners},
+		{"room", d.makeRoom},
 	}
 	for i, s := range steps {
 		start := time.Now()
