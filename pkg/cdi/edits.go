@@ -66,8 +66,12 @@ func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kep
 	var failures []error
 	for _, gpu := range inv.GPUs {
 		name := gpu.Name()
-		if gpu.Health.Reason == device.ReasonLost {
+		switch gpu.Health.Reason {
+		case device.ReasonLost:
 			carry(name, fmt.Errorf("the GPU is lost: %s", gpu.Health.Message))
+			continue
+		case device.ReasonNotAnswering, device.ReasonNVMLUnavailable:
+			carry(name, fmt.Errorf("the GPU does not answer: %s", gpu.Health.Message))
 			continue
 		}
 		progress("tell what containers need for device %s", name)

@@ -201,6 +201,29 @@ func TestFieldCase21_LostGPUDoesNotDisturbTheOthers(t *testing.T) {
 	}
 }
 
+func TestGPUsThatDoNotAnswerKeepWhatTheyHad(t *testing.T) {
+	for _, reason := range []string{device.ReasonNotAnswering, device.ReasonNVMLUnavailable} {
+		t.Run(reason, func(t *testing.T) {
+			s := newSimulated(t, "dgx-a100")
+			inv := s.inventory(t)
+			if err := s.Refresh(s.ctx, inv); err != nil {
+				t.Fatal(err)
+			}
+			inv.GPUs = slices.Clone(inv.GPUs)
+			for i := range inv.GPUs {
+				if err := s.LoseGPU(i); err != nil {
+					t.Fatal(err)
+				}
+				inv.GPUs[i].Health = device.Health{Reason: reason, Message: "test"}
+			}
+			if err := s.Refresh(s.ctx, inv); err != nil {
+				t.Errorf("although none of them is to be asked: %v", err)
+			}
+			write(t, s.Writer, "running", devicesOf(inv.GPUs...)...)
+		})
+	}
+}
+
 // fakeGenerator returns edits of /dev/null, or errors by UUID ("" for the common edits).
 type fakeGenerator struct {
 	fail  map[string]error

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -25,10 +26,10 @@ const (
 	// the node is looked at every second, after ten minutes every ten. A fabric whose manager does not
 	// run never forms.
 	patience = 60
-	// failuresUntilLost is how many looks in a row must fail before the GPUs that were known count as
-	// lost. One failure is nothing: a driver that is being reloaded answers again a second later, and
-	// each change of a ResourceSlice wakes every pod that waits for a device.
-	failuresUntilLost = 2
+	// failuresUntilAway is how many looks in a row must fail before no GPU can be used. One failure is
+	// nothing: a driver that is being reloaded answers again a second later, and each change of a
+	// ResourceSlice wakes every pod that waits for a device.
+	failuresUntilAway = 2
 )
 
 // discovery is the loop that looks at the hardware. Its fields belong to its goroutine.
@@ -45,6 +46,7 @@ type discovery struct {
 	lookErr   error
 	readErr   string // what was last told of readings that failed
 	lastLook  time.Time
+	lastSeen  time.Time // when the last look that did not fail ended
 	lookAgain bool
 	// failures counts the looks that failed since the last that did not.
 	failures int
@@ -108,7 +110,15 @@ func (d *discovery) look(ctx context.Context) time.Duration {
 	d.failures = 0
 
 	d.reportUnidentified(ctx, seen.Unidentified)
+	d.lastSeen = d.clock.Now()
 	inv := device.Merge(d.known, seen)
+	if seen.Unanswered > 0 {
+		// The ones that are not listed may be those.
+		inv = unproven(d.known, seen, inv, device.Health{
+			Reason:  device.ReasonNotAnswering,
+			Message: "NVML does not list the GPU and cannot identify all: " + strings.Join(seen.Unidentified, "; "),
+		})
+	}
 	ready := d.refreshSpecs(ctx, inv)
 	for _, name := range d.health.forget() {
 		klog.FromContext(ctx).Info("Forgetting what was known against a GPU: its file was removed", "device", name)
@@ -139,7 +149,9 @@ func (d *discovery) waitAfter(start time.Time, unsettled bool) time.Duration {
 // failed deals with hardware that cannot be looked at.
 //
 // A node that never had an inventory on this boot publishes no devices. One that had keeps listing
-// its GPUs, as lost: devices must not leave a slice while they may be allocated.
+// its GPUs, as not usable: devices must not leave a slice while they may be allocated. Pods that run are left
+// alone whatever the policy, since nothing is known against any GPU: they may well go on, as when the driver's
+// files are away or its library is being replaced.
 //
 // A library that was replaced while it was loaded is the one fault that only a new process overcomes.
 func (d *discovery) failed(ctx context.Context, err error) {
@@ -156,19 +168,30 @@ func (d *discovery) failed(ctx context.Context, err error) {
 		d.events.warn(reasonNVMLUnavailable, "The GPUs of this node cannot be used: %v", err)
 	}
 	inv := d.known
-	if d.failures >= failuresUntilLost {
+	if d.failures >= failuresUntilAway {
 		gone := device.Inventory{NodeName: d.known.NodeName, DriverVersion: d.known.DriverVersion, CUDADriverVersion: d.known.CUDADriverVersion}
-		inv = device.Merge(d.known, gone)
-		for i, gpu := range inv.GPUs {
-			if old, _ := d.known.ByName(gpu.Name()); old.Health.Reason != device.ReasonLost {
-				inv.GPUs[i].Health.Message = err.Error()
-			}
-		}
+		inv = unproven(d.known, gone, device.Merge(d.known, gone), device.Health{Reason: device.ReasonNVMLUnavailable, Message: err.Error()})
 	}
 	d.accept(ctx, inv, err)
-	if len(inv.GPUs) == 0 || d.failures >= failuresUntilLost {
+	if len(inv.GPUs) == 0 || d.failures >= failuresUntilAway {
 		d.publish(d.judged)
 	}
+}
+
+// unproven returns merged, which [device.Merge] made of known and seen, with the given health for the GPUs that
+// were not seen, in place of that they are lost. What was found of one of them before stays true.
+func unproven(known, seen, merged device.Inventory, why device.Health) device.Inventory {
+	merged.GPUs = slices.Clone(merged.GPUs)
+	for i, gpu := range merged.GPUs {
+		if _, ok := seen.ByName(gpu.Name()); ok {
+			continue
+		}
+		merged.GPUs[i].Health = why
+		if old, _ := known.ByName(gpu.Name()); old.Health.Reason == device.ReasonLost || old.Health.Reason == device.ReasonResetRequired {
+			merged.GPUs[i].Health = old.Health
+		}
+	}
+	return merged
 }
 
 // refreshSpecs computes the CDI edits of an inventory that has none yet and reports whether there
@@ -221,7 +244,7 @@ func (d *discovery) spread(ctx context.Context) {
 	before := d.judged
 	d.judged = d.health.judge(d.known)
 	d.reportHealth(ctx, before, d.judged)
-	d.hardware.store(newSnapshot(d.judged, d.clock.Now(), d.lookErr))
+	d.hardware.store(newSnapshot(d.judged, d.lastSeen, d.clock.Now(), d.lookErr))
 }
 
 // reportUnidentified tells of GPUs that are there but do not even tell their UUID, so that they cannot

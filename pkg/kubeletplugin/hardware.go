@@ -27,8 +27,10 @@ type snapshot struct {
 	inventory device.Inventory
 	// byName holds the GPUs and their partitions by device name.
 	byName map[string]preparableDevice
-	// observed is when the look ended.
+	// observed is when the last look that did not fail ended; zero when this process had none yet.
 	observed time.Time
+	// judged is when the GPUs were judged by all that is known.
+	judged time.Time
 	// err is why the hardware could not be looked at; the inventory is then what is left to say
 	// about the GPUs that were known before.
 	err error
@@ -44,8 +46,8 @@ type preparableDevice struct {
 	attributes map[string]resourceapi.DeviceAttribute
 }
 
-func newSnapshot(inv device.Inventory, observed time.Time, err error) *snapshot {
-	s := &snapshot{inventory: inv, byName: make(map[string]preparableDevice, len(inv.GPUs)), observed: observed, err: err}
+func newSnapshot(inv device.Inventory, observed, judged time.Time, err error) *snapshot {
+	s := &snapshot{inventory: inv, byName: make(map[string]preparableDevice, len(inv.GPUs)), observed: observed, judged: judged, err: err}
 	for _, gpu := range inv.GPUs {
 		s.byName[gpu.Name()] = preparableDevice{gpu: gpu, attributes: byString(resourcemodel.Attributes(gpu, inv))}
 		for _, p := range gpu.Partitions() {

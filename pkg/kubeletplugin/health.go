@@ -37,6 +37,8 @@ func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 	}
 }
 
+// healthReport is what the kubelet is told. That a GPU is healthy is as old as the last look that did not fail:
+// neither a look that fails nor an event of another GPU renews it, and the kubelet calls it unknown in time.
 func (d *Driver) healthReport(s *snapshot) kubeletplugin.DeviceHealthReport {
 	report := kubeletplugin.DeviceHealthReport{Devices: make([]kubeletplugin.DeviceHealth, 0, len(s.inventory.GPUs))}
 	for _, gpu := range s.inventory.GPUs {
@@ -51,10 +53,13 @@ func (d *Driver) healthReport(s *snapshot) kubeletplugin.DeviceHealthReport {
 			LastUpdated:        s.observed,
 			HealthCheckTimeout: max(minHealthTimeout, 3*d.config.DiscoveryInterval),
 		}
-		if !gpu.Health.Healthy() {
-			health.Health = kubeletplugin.HealthStatusUnhealthy
+		switch {
+		case !gpu.Health.Healthy():
+			health.Health, health.LastUpdated = kubeletplugin.HealthStatusUnhealthy, s.judged
 			health.Message = describeUnhealthy(gpu)
-		} else if gpu.Health.Degraded != "" {
+		case s.observed.IsZero():
+			health.Health, health.LastUpdated = kubeletplugin.HealthStatusUnknown, s.judged
+		case gpu.Health.Degraded != "":
 			health.Message = describeDegraded(gpu)
 		}
 		for _, name := range names {

@@ -515,13 +515,15 @@ func TestOnlyAClaimThatToleratesItGetsASickGPU(t *testing.T) {
 		"another value is tolerated":        {device.Health{Reason: "XID119"}, resourceapi.DeviceToleration{Key: exists.Key, Operator: resourceapi.DeviceTolerationOpEqual, Value: "XID46"}, false},
 		"another effect is tolerated":       {device.Health{Reason: "XID119", Evict: true}, resourceapi.DeviceToleration{Key: exists.Key, Operator: resourceapi.DeviceTolerationOpExists, Effect: resourceapi.DeviceTaintEffectNoSchedule}, false},
 		"another key is tolerated":          {device.Health{Reason: "XID119"}, resourceapi.DeviceToleration{Key: "example.com/x", Operator: resourceapi.DeviceTolerationOpExists}, false},
+		"a GPU that does not answer":        {device.Health{Reason: device.ReasonNotAnswering}, exists, true},
+		"nothing can be done without NVML":  {device.Health{Reason: device.ReasonNVMLUnavailable}, exists, false},
 		"of a lost GPU nothing can be done": {device.Health{Reason: device.ReasonLost}, exists, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, 1)
 			inv := gpus(1)
 			inv.GPUs[0].Health = test.health
-			seen := newSnapshot(inv, m.clock.Now(), nil)
+			seen := newSnapshot(inv, m.clock.Now(), m.clock.Now(), nil)
 			r := result("gpus", testNode, gpu(0))
 			r.Tolerations = []resourceapi.DeviceToleration{test.toleration}
 			if err := checkDevice(r, seen); (err == nil) != test.ok {

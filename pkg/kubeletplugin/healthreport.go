@@ -79,9 +79,9 @@ func describe(gpu device.GPU, how, reason string) string {
 }
 
 // toleratesHealth reports whether a claim tolerates that its GPU is sick, as one of a diagnosis does. Nothing
-// can be done with a GPU that is lost.
+// can be done with a GPU that is lost, or without NVML.
 func toleratesHealth(result resourceapi.DeviceRequestAllocationResult, health device.Health) bool {
-	if health.Reason == device.ReasonLost {
+	if health.Reason == device.ReasonLost || health.Reason == device.ReasonNVMLUnavailable {
 		return false
 	}
 	for _, taint := range resourcemodel.HealthTaints(health) {

@@ -483,7 +483,7 @@ func TestPartitionLedgerThatIsGoneCostsNoGPU(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(ledger), os.WriteFile(ledger, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for range failuresUntilLost {
+	for range failuresUntilAway {
 		p.discovery.look(p.ctx)
 	}
 	if gpu := p.discovery.known.GPUs[0]; !gpu.Health.Healthy() {

@@ -357,7 +357,7 @@ func TestFieldCase07_UnprepareWithoutNVML(t *testing.T) {
 	claim := m.claim("a", gpu(0))
 	m.ready().mustPrepare(claim)
 
-	t.Run("after a restart on the same boot the GPUs stay listed, as lost", func(t *testing.T) {
+	t.Run("after a restart on the same boot the GPUs stay listed, as not usable", func(t *testing.T) {
 		m.platform.set(device.Inventory{}, errTest)
 		p := m.start()
 		p.discovery.look(p.ctx)
@@ -370,8 +370,8 @@ func TestFieldCase07_UnprepareWithoutNVML(t *testing.T) {
 			t.Fatalf("%d devices are published, want 2", len(devices))
 		}
 		for _, d := range devices {
-			if len(d.Taints) != 1 || d.Taints[0].Value != device.ReasonLost {
-				t.Errorf("taints of %s = %v, want Lost", d.Name, d.Taints)
+			if len(d.Taints) != 1 || d.Taints[0].Value != device.ReasonNVMLUnavailable {
+				t.Errorf("taints of %s = %v, want NVMLUnavailable", d.Name, d.Taints)
 			}
 		}
 		if err := p.Ready(t.Context()); err == nil || !containsAll(err.Error(), []string{"discovery", errTest.Error()}) {
@@ -382,7 +382,7 @@ func TestFieldCase07_UnprepareWithoutNVML(t *testing.T) {
 		}
 		m.expectEvent("NVMLUnavailable", errTest.Error())
 		p.reconciler.finishRebuild()
-		p.mustRefuse(m.claim("b", gpu(1)), gpu(1), "Lost", errTest.Error())
+		p.mustRefuse(m.claim("b", gpu(1)), gpu(1), "NVMLUnavailable", errTest.Error())
 		p.mustUnprepare(claim)
 	})
 
