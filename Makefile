@@ -78,14 +78,14 @@ test-unit: deps ## Run the unit tests; pure packages must be covered to 90 %
 
 .PHONY: test-integration
 test-integration: cluster-programs ## Run the tests against a real API server
-	$(GO) test -tags integration -timeout 10m -parallel 6 ./test/integration/...
+	$(GO) test -tags integration -timeout 20m -parallel 6 ./test/integration/...
 
 .PHONY: test-e2e
 test-e2e: cluster-programs ## Run the tests on a real cluster with simulated GPUs
 	$(GO) build -tags '$(TAGS),crashpoints' -o build/crashpoints/ ./cmd/switchyard-sim
 	@# Two clusters beside each other: the tests wait most of the time.
 	$(GO) test -C test/localcluster -tags e2e -timeout 20m ./e2e/ & localcluster=$$!; \
-		$(GO) test -tags e2e -timeout 20m ./test/e2e/...; driver=$$?; \
+		$(GO) test -tags e2e -timeout 40m ./test/e2e/...; driver=$$?; \
 		wait $$localcluster && exit $$driver
 
 .PHONY: lint
