@@ -110,13 +110,13 @@ func (r *reconciler) reconcile(ctx context.Context) time.Duration {
 	r.round++
 
 	var errs []error
-	if !r.rebuiltOnce || r.damaged.Load() {
+	if !r.rebuiltOnce || r.damaged.pending() {
 		errs = append(errs, r.rebuild(bounded))
 	}
 	if askAPI {
 		errs = append(errs, r.unprepareOrphans(bounded))
 	}
-	if r.rebuiltOnce && !r.damaged.Load() {
+	if r.rebuiltOnce && !r.damaged.pending() {
 		// Before, a spec without a record may be that of a running pod whose record is damaged.
 		errs = append(errs, r.removeStray(bounded), r.removeOrphanPartitions(bounded))
 	}
@@ -279,7 +279,7 @@ func (r *reconciler) removeStraySpec(ctx context.Context, uid types.UID) (remove
 	// In a rolling update the other plugin may have prepared the claim meanwhile.
 	record, ok := r.store.Get(uid)
 	if ok {
-		_, _, err = r.realize(ctx, record)
+		_, _, err = r.realizeStored(ctx, record)
 	}
 	return !ok, err
 }
@@ -292,7 +292,7 @@ func (r *reconciler) isPrepared(uid types.UID) bool {
 // mayBePrepared reports whether the claim has a record, or may only lack it because the record was just
 // found damaged, by this very look, and is not rebuilt yet.
 func (r *reconciler) mayBePrepared(uid types.UID) bool {
-	return r.isPrepared(uid) || r.damaged.Load()
+	return r.isPrepared(uid) || r.damaged.pending()
 }
 
 // ensureSpecs makes sure that the CDI specs of every prepared claim are there: the kubelet prepares
@@ -305,9 +305,14 @@ func (r *reconciler) ensureSpecs(ctx context.Context) error {
 	}
 	seen, _ := r.hardware.load()
 	var errs []error
+	silent := silentGPUs{}
 	for _, record := range r.records() {
+		if silent.skip(record) {
+			continue // there is an error of it already, so this round is repeated
+		}
 		broken := anyUnhealthy(record, seen)
 		err := r.ensureSpec(ctx, record.ClaimUID, broken)
+		silent.note(record, err)
 		if err == nil && !broken { // Prepare would refuse it
 			err = r.ensureMetadata(ctx, record)
 		}
@@ -341,7 +346,11 @@ func (r *reconciler) ensureSpec(ctx context.Context, uid types.UID, broken bool)
 	if hasPartitions(record) && record.BootID != r.bootID {
 		return nil // of before the reboot: made anew when the kubelet asks for it
 	}
-	_, realized, err := r.realize(ctx, record)
+	_, realized, err := r.realizeStored(ctx, record)
+	if errors.Is(err, errNothingToAdminister) {
+		klog.FromContext(ctx).V(2).Info("Left the CDI spec of a claim as it is: a partition that it has adminAccess to is gone", "claim", klog.KRef(record.Namespace, record.Name), "claimUID", uid, "err", err)
+		return nil
+	}
 	if err != nil {
 		written, listErr := r.config.Specs.Claims()
 		if !broken || !slices.Contains(written, uid) {
