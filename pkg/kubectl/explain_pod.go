@@ -115,12 +115,13 @@ func (x *explainer) podClaim(ctx context.Context, pod *corev1.Pod, reference cor
 	view = claimView{Request: reference.Name, State: claimMissing}
 	name := ptr.Deref(reference.ResourceClaimName, "")
 	if template := ptr.Deref(reference.ResourceClaimTemplateName, ""); template != "" {
-		made := false
-		if name, made = generated(pod, reference.Name); !made {
+		forPod, made := generated(pod, reference.Name)
+		if !made {
 			why, err = x.noClaim(ctx, pod, template)
 			view.Message = why.Message
 			return view, why, err
 		}
+		name = forPod
 	}
 	view.Claim = name
 	claim, there := find(x.claims, pod.Namespace, name)

@@ -81,8 +81,10 @@ func TestExplainGangStates(t *testing.T) {
 		"a place that nobody takes": {free, reasonHasPlace, "node-a.0, node-b.1", "see whether switchyard-controller runs"},
 		"the controller moves pods": {c.with(waitingGang("llama-tp4", 2, 4, func(g *v1alpha1.GangClaim) { g.Spec.Defragmentation = v1alpha1.DefragmentationEvict })[0]), "NoFeasibleDomain", "", "The controller does so"},
 		"moving does not help":      {c.with(budget(0)), "NoFeasibleDomain", "", "moving pods does not: "},
-		"an invalid field":          {c.with(waitingGang("llama-tp4", 2, 4, func(g *v1alpha1.GangClaim) { g.Spec.Tolerations = []resourceapi.DeviceToleration{{Key: v1alpha1.ReservedTaintKey}} })[0]), "InvalidSpec", "spec.tolerations[0].key", ""},
-		"no such class":             {c.without("", v1alpha1.DriverName), "NoSuchClass", v1alpha1.DriverName, ""},
+		"an invalid field": {c.with(waitingGang("llama-tp4", 2, 4, func(g *v1alpha1.GangClaim) {
+			g.Spec.Tolerations = []resourceapi.DeviceToleration{{Key: v1alpha1.ReservedTaintKey}}
+		})[0]), "InvalidSpec", "spec.tolerations[0].key", ""},
+		"no such class": {c.without("", v1alpha1.DriverName), "NoSuchClass", v1alpha1.DriverName, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := explained(t, tc.cluster, "gang", "llama-tp4")

@@ -27,8 +27,8 @@ import (
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
-// snapshot is what a command has read of a cluster: each kind once, the kinds one after the other. Objects that
-// change meanwhile may not fit together; the next call sees them as they are then.
+// snapshot is what a command has read of a cluster: each kind once, several at a time. The lists are not of one
+// moment, so that what changes meanwhile may not fit together; the next call sees it as it is then.
 type snapshot struct {
 	now time.Time
 
@@ -72,28 +72,50 @@ const (
 )
 
 var (
-	podKind = kind{"pods", func() client.ObjectList { return &corev1.PodList{} },
-		add(func(s *snapshot) *[]*corev1.Pod { return &s.pods }), noCoreKind}
-	nodeKind = kind{"nodes", func() client.ObjectList { return &corev1.NodeList{} },
-		add(func(s *snapshot) *[]*corev1.Node { return &s.nodes }), noCoreKind}
-	quotaKind = kind{"resourcequotas", func() client.ObjectList { return &corev1.ResourceQuotaList{} },
-		add(func(s *snapshot) *[]*corev1.ResourceQuota { return &s.quotas }), noCoreKind}
-	priorityKind = kind{"priorityclasses.scheduling.k8s.io", func() client.ObjectList { return &schedulingv1.PriorityClassList{} },
-		add(func(s *snapshot) *[]*schedulingv1.PriorityClass { return &s.priorities }), noCoreKind}
-	budgetKind = kind{"poddisruptionbudgets.policy", func() client.ObjectList { return &policyv1.PodDisruptionBudgetList{} },
-		add(func(s *snapshot) *[]*policyv1.PodDisruptionBudget { return &s.budgets }), noCoreKind}
-	claimKind = kind{"resourceclaims.resource.k8s.io", func() client.ObjectList { return &resourceapi.ResourceClaimList{} },
-		add(func(s *snapshot) *[]*resourceapi.ResourceClaim { return &s.claims }), noDRA}
-	templateKind = kind{"resourceclaimtemplates.resource.k8s.io", func() client.ObjectList { return &resourceapi.ResourceClaimTemplateList{} },
-		add(func(s *snapshot) *[]*resourceapi.ResourceClaimTemplate { return &s.templates }), noDRA}
-	sliceKind = kind{"resourceslices.resource.k8s.io", func() client.ObjectList { return &resourceapi.ResourceSliceList{} },
-		add(func(s *snapshot) *[]*resourceapi.ResourceSlice { return &s.slices }), noDRA}
-	classKind = kind{"deviceclasses.resource.k8s.io", func() client.ObjectList { return &resourceapi.DeviceClassList{} },
-		add(func(s *snapshot) *[]*resourceapi.DeviceClass { return &s.classes }), noDRA}
-	ruleKind = kind{"devicetaintrules.resource.k8s.io", func() client.ObjectList { return &resourceapi.DeviceTaintRuleList{} },
-		add(func(s *snapshot) *[]*resourceapi.DeviceTaintRule { return &s.rules }), noDRA}
-	gangKind = kind{"gangclaims.switchyard.dev", func() client.ObjectList { return &v1alpha1.GangClaimList{} },
-		add(func(s *snapshot) *[]*v1alpha1.GangClaim { return &s.gangs }), noGangAPI}
+	podKind = kind{
+		"pods", func() client.ObjectList { return &corev1.PodList{} },
+		add(func(s *snapshot) *[]*corev1.Pod { return &s.pods }), noCoreKind,
+	}
+	nodeKind = kind{
+		"nodes", func() client.ObjectList { return &corev1.NodeList{} },
+		add(func(s *snapshot) *[]*corev1.Node { return &s.nodes }), noCoreKind,
+	}
+	quotaKind = kind{
+		"resourcequotas", func() client.ObjectList { return &corev1.ResourceQuotaList{} },
+		add(func(s *snapshot) *[]*corev1.ResourceQuota { return &s.quotas }), noCoreKind,
+	}
+	priorityKind = kind{
+		"priorityclasses.scheduling.k8s.io", func() client.ObjectList { return &schedulingv1.PriorityClassList{} },
+		add(func(s *snapshot) *[]*schedulingv1.PriorityClass { return &s.priorities }), noCoreKind,
+	}
+	budgetKind = kind{
+		"poddisruptionbudgets.policy", func() client.ObjectList { return &policyv1.PodDisruptionBudgetList{} },
+		add(func(s *snapshot) *[]*policyv1.PodDisruptionBudget { return &s.budgets }), noCoreKind,
+	}
+	claimKind = kind{
+		"resourceclaims.resource.k8s.io", func() client.ObjectList { return &resourceapi.ResourceClaimList{} },
+		add(func(s *snapshot) *[]*resourceapi.ResourceClaim { return &s.claims }), noDRA,
+	}
+	templateKind = kind{
+		"resourceclaimtemplates.resource.k8s.io", func() client.ObjectList { return &resourceapi.ResourceClaimTemplateList{} },
+		add(func(s *snapshot) *[]*resourceapi.ResourceClaimTemplate { return &s.templates }), noDRA,
+	}
+	sliceKind = kind{
+		"resourceslices.resource.k8s.io", func() client.ObjectList { return &resourceapi.ResourceSliceList{} },
+		add(func(s *snapshot) *[]*resourceapi.ResourceSlice { return &s.slices }), noDRA,
+	}
+	classKind = kind{
+		"deviceclasses.resource.k8s.io", func() client.ObjectList { return &resourceapi.DeviceClassList{} },
+		add(func(s *snapshot) *[]*resourceapi.DeviceClass { return &s.classes }), noDRA,
+	}
+	ruleKind = kind{
+		"devicetaintrules.resource.k8s.io", func() client.ObjectList { return &resourceapi.DeviceTaintRuleList{} },
+		add(func(s *snapshot) *[]*resourceapi.DeviceTaintRule { return &s.rules }), noDRA,
+	}
+	gangKind = kind{
+		"gangclaims.switchyard.dev", func() client.ObjectList { return &v1alpha1.GangClaimList{} },
+		add(func(s *snapshot) *[]*v1alpha1.GangClaim { return &s.gangs }), noGangAPI,
+	}
 )
 
 // orNone lets a command go on without the objects of a kind that is not served.
@@ -102,8 +124,7 @@ func orNone(k kind) kind {
 	return k
 }
 
-// What commands read. Claims are read before gangs and slices after both, so that a device that changes hands
-// meanwhile rather shows as taken than as free.
+// What commands read.
 var (
 	deviceKinds  = []kind{claimKind, orNone(gangKind), ruleKind, sliceKind}
 	planKinds    = []kind{podKind, nodeKind, claimKind, templateKind, gangKind, ruleKind, sliceKind, classKind, quotaKind, priorityKind, budgetKind}

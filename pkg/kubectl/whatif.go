@@ -214,10 +214,11 @@ func asGang(claim *resourceapi.ResourceClaim) (*v1alpha1.GangClaim, bool) {
 	}
 	scope := v1alpha1.MemberNode
 	for _, constraint := range devices.Constraints {
-		known := false
-		if scope, known = scopesOf[ptr.Deref(constraint.MatchAttribute, "")]; !known {
+		shared, known := scopesOf[ptr.Deref(constraint.MatchAttribute, "")]
+		if !known {
 			return nil, false
 		}
+		scope = shared
 	}
 	return &v1alpha1.GangClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, CreationTimestamp: claim.CreationTimestamp},
