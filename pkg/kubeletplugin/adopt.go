@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -28,9 +29,16 @@ func (d *Driver) recordDamaged(damage checkpoint.Quarantine) {
 	d.metrics.errors.WithLabelValues(string(kindCheckpoint)).Inc()
 	d.events.warn(reasonCheckpointCorrupt, "The checkpoint record of claim UID %s is damaged (%s: %v) and was moved to %s; it is rebuilt if a pod that uses the claim runs here",
 		damage.ClaimUID, damage.Reason, damage.Err, damage.MovedTo)
-	d.damaged.Store(true)
+	d.damaged.found.Add(1)
 	d.requestReconcile(false)
 }
+
+// damageCount counts damaged records: those that were found, and those of them that a rebuild has made up for.
+// Until it has, nobody can tell whose a device without a record is.
+type damageCount struct{ found, repaired atomic.Int64 }
+
+// pending reports whether there are damaged records that are not rebuilt yet.
+func (c *damageCount) pending() bool { return c.repaired.Load() != c.found.Load() }
 
 // rebuild writes the records that a running pod must have had and that are not there: because they
 // were damaged and moved aside, or because somebody removed them. Without them their devices would
@@ -39,15 +47,14 @@ func (d *Driver) recordDamaged(damage checkpoint.Quarantine) {
 // At start no claim is prepared before this was tried, nor, when records are damaged, before it is
 // done.
 func (r *reconciler) rebuild(ctx context.Context) error {
-	damaged := r.damaged.Swap(false)
+	damaged := r.damaged.found.Load()
 	if err := r.adoptRunning(ctx); err != nil {
-		if damaged {
-			r.damaged.Store(true)
-		} else {
+		if damaged == r.damaged.repaired.Load() {
 			r.finishRebuild()
 		}
 		return fmt.Errorf("rebuild checkpoint records from the API server: %w", err)
 	}
+	r.damaged.repaired.Store(damaged)
 	r.rebuiltOnce = true
 	r.finishRebuild()
 	return nil

@@ -76,9 +76,9 @@ type Driver struct {
 	claims           keyedLock[types.UID]
 	gate             startGate
 	names            claimNames
-	// damaged says that a record was found damaged since the last rebuild, rebuilt is closed when what
-	// was damaged at the start is made up for.
-	damaged atomic.Bool
+	// damaged counts the records that were found damaged, rebuilt is closed when what was damaged at the start
+	// is made up for.
+	damaged damageCount
 	rebuilt chan struct{}
 	// reconcileNow makes the reconciler start a round soon, askAPI that it asks about every claim then.
 	reconcileNow chan struct{}
@@ -136,7 +136,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.store.Close())
 	}
-	d.partitions = &partitions{platform: config.Partitions, ledger: ledger, holder: d.partitionHolder}
+	d.partitions = &partitions{platform: config.Partitions, ledger: ledger, holder: d.partitionHolder, inDoubt: d.damaged.pending}
 	for _, record := range d.store.List() {
 		d.names.add(record)
 	}

@@ -102,7 +102,7 @@ func (r *reconciler) removeOrphanPartitions(ctx context.Context) error {
 	for _, ref := range refs {
 		held := func() bool {
 			_, held := r.partitionHolder(ref)
-			return held
+			return held || r.damaged.pending()
 		}
 		if held() {
 			continue

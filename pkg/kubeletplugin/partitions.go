@@ -50,6 +50,9 @@ type partitions struct {
 	gpus     keyedLock[string]
 	// holder returns the claim on this boot whose checkpoint record has the partition, if any.
 	holder func(device.PartitionRef) (checkpoint.Record, bool)
+	// inDoubt reports whether records are damaged, so that holder may miss one. It is asked after holder, which
+	// may be the one that finds the damage.
+	inDoubt func() bool
 }
 
 // ensure makes sure that a partition exists and returns it. What exists in its place already is used,
@@ -116,13 +119,16 @@ func (p *partitions) create(ctx context.Context, ref device.PartitionRef, begun 
 			return err
 		}
 	} else {
+		noted := p.ledger.has(ref)
 		if err := p.ledger.add(ref); err != nil {
 			return err
 		}
 		crashAt(crashBeforeGPUInstance)
 		if err := p.platform.CreateGPUInstance(ctx, ref); err != nil {
 			instances, listErr := p.platform.Instances(ctx, ref.GPU)
-			if _, there := instanceOf(instances, ref); listErr != nil || there {
+			_, there := instanceOf(instances, ref)
+			taken := errors.Is(err, nvml.ErrNoRoom) && !noted // somebody was quicker: it is theirs
+			if listErr != nil || there && !taken {
 				return errors.Join(err, listErr) // the entry stays, for what may be there
 			}
 			return errors.Join(err, p.ledger.remove(ref))
@@ -145,7 +151,7 @@ func (p *partitions) makeRoom(ctx context.Context, want device.Partition, instan
 	var errs []error
 	for _, instance := range instances {
 		ref := device.PartitionRef{GPU: want.Ref().GPU, ProfileID: instance.ProfileID, Start: instance.Placement.Start}
-		if _, held := p.holder(ref); held || !p.ledger.has(ref) {
+		if _, held := p.holder(ref); held || p.inDoubt() || !p.ledger.has(ref) {
 			continue
 		}
 		klog.FromContext(ctx).Info("Destroying a MIG partition that no claim has, since it is in another's place", "partition", ref.Name())
@@ -160,6 +166,16 @@ func (p *partitions) makeRoom(ctx context.Context, want device.Partition, instan
 // destroy takes a partition back, if this driver made it and no record has it but the claim's own. That
 // its GPU or NVML is away is no error: the ledger keeps it, to be destroyed once they are back.
 func (p *partitions) destroy(ctx context.Context, ref device.PartitionRef, unless func() bool) (done bool, err error) {
+	done, err = p.destroyNow(ctx, ref, unless)
+	if errors.Is(err, nvml.ErrUnavailable) || errors.Is(err, nvml.ErrGPUGone) {
+		klog.FromContext(ctx).Info("Left a MIG partition to be destroyed once its GPU can be reached", "partition", ref.Name(), "err", err)
+		return false, nil
+	}
+	return done, err
+}
+
+// destroyNow is destroy, but that the GPU or NVML is away is an error.
+func (p *partitions) destroyNow(ctx context.Context, ref device.PartitionRef, unless func() bool) (done bool, err error) {
 	if p.platform == nil || !p.ledger.has(ref) {
 		return false, nil
 	}
@@ -173,12 +189,7 @@ func (p *partitions) destroy(ctx context.Context, ref device.PartitionRef, unles
 	if unless() || !p.ledger.has(ref) {
 		return false, nil
 	}
-	err = p.destroyLocked(ctx, ref)
-	if errors.Is(err, nvml.ErrUnavailable) || errors.Is(err, nvml.ErrGPUGone) {
-		klog.FromContext(ctx).Info("Left a MIG partition to be destroyed once its GPU can be reached", "partition", ref.Name(), "err", err)
-		return false, nil
-	}
-	if err != nil {
+	if err := p.destroyLocked(ctx, ref); err != nil {
 		return false, newError(kindPartition, "%w", err)
 	}
 	return true, nil
@@ -287,7 +298,10 @@ func (d *Driver) makePartitions(ctx context.Context, record checkpoint.Record) (
 	return record, specs, nil
 }
 
-// find returns a partition that exists.
+// errNothingToAdminister says that a partition that a claim has adminAccess to is not there.
+var errNothingToAdminister = errors.New("does not exist now, and adminAccess makes none")
+
+// find returns a partition that exists, or errNothingToAdminister.
 func (p *partitions) find(ctx context.Context, want device.Partition) (madePartition, error) {
 	if p.platform == nil {
 		return madePartition{}, newError(kindPartition, "MIG partition %s: this plugin cannot look for partitions", want.Name())
@@ -299,7 +313,7 @@ func (p *partitions) find(ctx context.Context, want device.Partition) (madeParti
 	there, _ := instanceOf(instances, want.Ref())
 	whole, ok := there.Whole(want.Profile.Slices)
 	if !ok {
-		return madePartition{}, newError(kindPartition, "MIG partition %s does not exist now, and adminAccess makes none", want.Name())
+		return madePartition{}, newError(kindPartition, "MIG partition %s %w", want.Name(), errNothingToAdminister)
 	}
 	return madePartition{there.ID, whole.ID, whole.UUID}, nil
 }
@@ -310,10 +324,42 @@ func (d *Driver) destroyPartitions(ctx context.Context, record checkpoint.Record
 	for _, ref := range partitionsOf(record) {
 		heldByOther := func() bool {
 			other, held := d.partitionHolder(ref)
-			return held && other.ClaimUID != record.ClaimUID
+			return held && other.ClaimUID != record.ClaimUID || d.damaged.pending()
 		}
 		_, err := d.partitions.destroy(ctx, ref, heldByOther)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// partitionsNotPrepared are those of the partitions of a record that its claim did not have yet, going by the
+// record as it was stored: what stands in their places is left of another claim, or of a Prepare that was
+// not finished.
+func partitionsNotPrepared(record, stored checkpoint.Record, bootID string) []device.PartitionRef {
+	return slices.DeleteFunc(partitionsOf(record), func(ref device.PartitionRef) bool { return isPreparedWith(stored, ref, bootID) })
+}
+
+// isPreparedWith reports whether a record says that its claim is prepared on this boot, with a partition.
+func isPreparedWith(record checkpoint.Record, ref device.PartitionRef, bootID string) bool {
+	return record.State == checkpoint.Prepared && record.BootID == bootID && slices.Contains(partitionsOf(record), ref)
+}
+
+// clearPartitions destroys what this driver left in the places of partitions that a claim is about to get, and
+// fails if it cannot: an earlier claim may have left data in it, or a process.
+func (d *Driver) clearPartitions(ctx context.Context, record checkpoint.Record, refs []device.PartitionRef) error {
+	for _, ref := range refs {
+		finished := false // by another process, in a rolling update
+		spare := func() bool {
+			stored, _ := d.store.Get(record.ClaimUID)
+			finished = isPreparedWith(stored, ref, d.bootID)
+			return finished || d.damaged.pending()
+		}
+		if _, err := d.partitions.destroyNow(ctx, ref, spare); err != nil {
+			return fmt.Errorf("a MIG partition of an earlier claim is in the place: %w", err)
+		}
+		if !finished && d.partitions.ledger.has(ref) {
+			return newError(kindNotReady, "MIG partition %s is there already and may be another claim's, whose checkpoint record is damaged: try again", ref.Name())
+		}
+	}
+	return nil
 }

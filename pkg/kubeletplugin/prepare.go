@@ -101,6 +101,11 @@ func (d *Driver) commit(ctx context.Context, record checkpoint.Record) ([]string
 		return nil, newError(kindCDI, "%w", err)
 	}
 	stored, found := d.store.Get(record.ClaimUID)
+	if !found && hasPartitions(record) && d.damaged.pending() {
+		// The record may be the one, and a pod may run in the partition.
+		return nil, newError(kindNotReady, "damaged checkpoint records are not rebuilt from the API server yet, try again")
+	}
+	leftovers := partitionsNotPrepared(record, stored, d.bootID)
 	// What exists is to be found by looking, not in the record.
 	prepared := found && stored.State == checkpoint.Prepared && sameAllocation(stored, record)
 	reserved := record
@@ -117,13 +122,11 @@ func (d *Driver) commit(ctx context.Context, record checkpoint.Record) ([]string
 		stored = reserved
 		crashAt(crashAfterCheckpoint)
 	}
-	if !found {
-		// A partition that is left of an earlier claim, as when NVML was away, may hold that one's data.
-		if err := d.destroyPartitions(ctx, record); err != nil {
-			return nil, errors.Join(err, d.takeBack(ctx, record))
-		}
+	var names []string
+	err := d.clearPartitions(ctx, record, leftovers)
+	if err == nil {
+		names, record, err = d.realize(ctx, record)
 	}
-	names, record, err := d.realize(ctx, record)
 	if err == nil {
 		crashAt(crashAfterCDI)
 		if !sameRecord(stored, record) {
@@ -139,6 +142,15 @@ func (d *Driver) commit(ctx context.Context, record checkpoint.Record) ([]string
 	}
 	crashAt(crashAfterPrepared)
 	return names, nil
+}
+
+// realizeStored is realize for a record as it is on disk. What stands in the places of one that was not prepared
+// to the end is destroyed before, as commit does.
+func (d *Driver) realizeStored(ctx context.Context, record checkpoint.Record) ([]string, checkpoint.Record, error) {
+	if err := d.clearPartitions(ctx, record, partitionsNotPrepared(record, record, d.bootID)); err != nil {
+		return nil, record, err
+	}
+	return d.realize(ctx, record)
 }
 
 // realize makes the partitions of a record and its CDI spec. It returns the record with what it is then
