@@ -120,7 +120,7 @@ func (o *output) explain(ctx context.Context, c connection, out io.Writer, word,
 
 func (o *output) explained(out io.Writer, e explanation) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s: %s\n", e.Kind, bold.Render(e.Namespace+"/"+e.Name), e.State)
+	fmt.Fprintf(&b, "%s %s: %s\n", e.Kind, paint(bold, e.Namespace+"/"+e.Name), e.State)
 	for _, line := range []struct{ title, text string }{{"", e.Message}, {"Help: ", e.Help}, {"kube-scheduler: ", e.Scheduler}} {
 		if line.text != "" {
 			fmt.Fprintf(&b, "  %s%s\n", line.title, line.text)

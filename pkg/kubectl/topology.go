@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -119,24 +120,32 @@ var (
 	red    = lipgloss.NewStyle().Foreground(lipgloss.Red)
 )
 
+// paint renders text in a style, unless NO_COLOR is set (no-color.org): then not even where colours are forced.
+func paint(style lipgloss.Style, text string) string {
+	if os.Getenv("NO_COLOR") != "" {
+		return text
+	}
+	return style.Render(text)
+}
+
 // symbol is a GPU in the picture.
 func (g *gpuView) symbol() string {
 	switch g.State {
 	case stateInUse:
-		return yellow.Render("■")
+		return paint(yellow, "■")
 	case stateReserved:
-		return cyan.Render("▣")
+		return paint(cyan, "▣")
 	case stateTainted:
-		return red.Render("✕")
+		return paint(red, "✕")
 	default:
-		return faint.Render("□")
+		return paint(faint, "□")
 	}
 }
 
 // picture draws the node: a line for itself and one for each domain.
 func picture(n nodeView) string {
 	var b strings.Builder
-	about := []string{bold.Render(n.Name), products(n.GPUs)}
+	about := []string{paint(bold, n.Name), products(n.GPUs)}
 	if n.DriverVersion != "" {
 		about = append(about, "driver "+n.DriverVersion)
 	}
@@ -144,7 +153,7 @@ func picture(n nodeView) string {
 		about = append(about, text)
 	}
 	if n.Updating {
-		about = append(about, red.Render("slices are being updated: nothing is allocated meanwhile"))
+		about = append(about, paint(red, "slices are being updated: nothing is allocated meanwhile"))
 	}
 	b.WriteString(strings.Join(about, "   ") + "\n")
 	nameWidth, gpuWidth, rangeWidth, numaWidth := 0, 0, 0, 0

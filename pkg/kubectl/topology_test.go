@@ -197,3 +197,43 @@ func TestRanges(t *testing.T) {
 		}
 	}
 }
+
+func TestColoursAreForTerminals(t *testing.T) {
+	t.Setenv("TERM", "xterm-256color")
+	t.Setenv("CLICOLOR_FORCE", "1") // as if it were one
+	for name, tc := range map[string]struct {
+		noColor string
+		want    bool
+	}{"on a terminal": {"", true}, "with NO_COLOR": {"1", false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("NO_COLOR", tc.noColor)
+			out, _, err := journey(t).run(t, "topology", "node-b")
+			if err != nil || strings.Contains(out, "\x1b[33m■") != tc.want {
+				t.Errorf("got %v and %q", err, out)
+			}
+		})
+	}
+}
+
+// A GPU of which a partition is in use is in use, and says which.
+func TestTopologyNamesPartitions(t *testing.T) {
+	c := gpuNode(t, "node", "hgx-h100")
+	for _, o := range c {
+		slice, is := o.(*resourceapi.ResourceSlice)
+		if !is {
+			continue
+		}
+		slice.Spec.Devices = append(slice.Spec.Devices[:2:2], resourceapi.Device{Name: "mig-1", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			"type": {StringValue: ptr.To("mig")}, "parentUUID": slice.Spec.Devices[0].Attributes["uuid"], "profile": {StringValue: ptr.To("1g.10gb")},
+		}})
+		break
+	}
+	claim := claimOf(pendingPod("ml", "small", "x"), 1, "")
+	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
+		{Request: "gpu", Driver: v1alpha1.DriverName, Pool: "node", Device: "mig-1"},
+	}}}
+	out, _, err := c.with(claim).run(t, "topology")
+	if err != nil || !strings.Contains(out, "■ □") || !strings.Contains(out, "(0: claim ml/small-gpus 1g.10gb)") {
+		t.Errorf("got %v and %q", err, out)
+	}
+}
