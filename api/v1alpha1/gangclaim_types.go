@@ -266,7 +266,7 @@ type GangClaimStatus struct {
 	// to evict, the latest last: limits count them.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=256
 	Evictions []GangEviction `json:"evictions,omitempty"`
 
 	// Plan is the assignment of members to devices. That it is written here commits it: fences, the
@@ -311,6 +311,10 @@ type GangPlan struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Moves []GangMove `json:"moves,omitempty"`
+
+	// EvictingSince is when the pods of Moves could first be evicted.
+	// +optional
+	EvictingSince *metav1.MicroTime `json:"evictingSince,omitempty"`
 
 	// Step is where the protocol stands with this plan.
 	Step GangStep `json:"step"`

@@ -337,6 +337,10 @@ func (in *GangPlan) DeepCopyInto(out *GangPlan) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.EvictingSince != nil {
+		in, out := &in.EvictingSince, &out.EvictingSince
+		*out = (*in).DeepCopy()
+	}
 	in.StepSince.DeepCopyInto(&out.StepSince)
 	if in.DegradedSince != nil {
 		in, out := &in.DegradedSince, &out.DegradedSince

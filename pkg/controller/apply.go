@@ -92,8 +92,6 @@ func (a *applier) apply(ctx context.Context, action gang.Action) error {
 		})
 	case gang.EvictPods:
 		return a.evict(ctx, action)
-	case gang.EvictVictims:
-		return a.evictVictims(ctx, action)
 	case gang.MarkReady:
 		if err := a.tryMarkReady(ctx, action); err != nil {
 			return err

@@ -114,61 +114,86 @@ func (o *observer) find(ctx context.Context, namespace, name string, uid types.U
 	return err == nil && object.GetUID() == uid, ignore(apierrors.IsNotFound, err)
 }
 
-// refusedEviction is an eviction that the API server refused for good, or for longer than it is worth waiting for
-// while devices are fenced.
-type refusedEviction struct {
-	gang.EvictionReply
-
-	err error
-}
-
-func (r *refusedEviction) Error() string { return r.err.Error() }
-func (r *refusedEviction) Unwrap() error { return r.err }
-
-// evictVictims asks whether all pods could be evicted before it evicts the first, and then evicts one after the other:
-// the first refusal ends it.
-func (a *applier) evictVictims(ctx context.Context, action gang.EvictVictims) error {
-	for _, ref := range action.Pods {
-		if err := a.evictPod(ctx, ref, metav1.DryRunAll); err != nil {
-			return refusal(fmt.Errorf("try to evict pod %s: %w", name(ref), err), ref, nil)
+// evictVictims asks whether all pods could be evicted before it evicts the first, and then evicts one after the other.
+// The first refusal ends it, and so does an error that is not the API server's word; after that it is worth trying again.
+func (a *applier) evictVictims(ctx context.Context, action gang.EvictVictims) (gang.EvictionReply, error) {
+	var reply gang.EvictionReply
+	for _, dryRun := range [][]string{{metav1.DryRunAll}, nil} {
+		for _, ref := range action.Pods {
+			switch err := a.evictVictim(ctx, ref, dryRun...); {
+			case refuses(err):
+				reply.Refused, reply.Message = ref.UID, err.Error()
+				return reply, err
+			case err != nil:
+				return reply, err
+			case dryRun != nil:
+				continue
+			}
+			reply.Evicted = append(reply.Evicted, ref.UID)
+			if err := a.wrote(action.Verb()); err != nil {
+				return gang.EvictionReply{}, err
+			}
 		}
 	}
-	var evicted []types.UID
-	for _, ref := range action.Pods {
-		if err := a.evictPod(ctx, ref); err != nil {
-			return refusal(fmt.Errorf("evict pod %s: %w", name(ref), err), ref, evicted)
+	return reply, nil
+}
+
+// evictVictim does not wait for long: the client would try again, up to ten times, for as long as a disruption budget is
+// being processed.
+func (a *applier) evictVictim(ctx context.Context, ref gang.Ref, dryRun ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, evictionTimeout)
+	defer cancel()
+	if err := a.evictPod(ctx, ref, dryRun...); err != nil {
+		what := "evict"
+		if len(dryRun) > 0 {
+			what = "try to evict"
 		}
-		evicted = append(evicted, ref.UID)
-		if err := a.wrote(action.Verb()); err != nil {
-			return err
-		}
+		return fmt.Errorf("%s pod %s: %w", what, name(ref), err)
 	}
 	return nil
 }
 
-// refusal tells an error that is the API server's word from one after which it is worth trying again.
-func refusal(err error, pod gang.Ref, evicted []types.UID) error {
-	switch {
-	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsInternalError(err):
-	case apierrors.IsTooManyRequests(err) && apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
-	default:
-		return err
-	}
-	return &refusedEviction{gang.EvictionReply{Evicted: evicted, Refused: pod.UID, Message: err.Error()}, err}
+// evictionTimeout is for one eviction.
+const evictionTimeout = 5 * time.Second
+
+// refuses tells an error that is the API server's word, for good or for longer than it is worth waiting for while devices
+// are fenced, from one after which it is worth trying again.
+func refuses(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsInternalError(err) ||
+		apierrors.IsTooManyRequests(err) && apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause)
 }
 
-// giveUpMoves decides anew on what was observed, with the refusal. What follows from it is done in the next turn.
-func (r *reconciler) giveUpMoves(ctx context.Context, observation gang.Observation, refused *refusedEviction) (time.Duration, error) {
-	klog.FromContext(ctx).V(2).Info("An eviction was refused, giving the plan up", "reply", refused.Message)
-	observation.Evictions = &refused.EvictionReply
+// evict has pods evicted and decides anew on what was observed, with the reply, before anything else: evictions that the
+// status does not tell of are not counted. What follows is done in the next turn.
+func (r *reconciler) evict(ctx context.Context, observation gang.Observation, action gang.EvictVictims, again time.Duration) (time.Duration, error) {
+	reply, err := r.applier.evictVictims(ctx, action)
+	r.metrics.actions.WithLabelValues(action.Verb(), result(err)).Inc()
+	if len(reply.Evicted) > 0 || reply.Refused != "" {
+		if err := r.decideOnReply(ctx, observation, reply); err != nil {
+			return 0, err
+		}
+	}
+	switch {
+	case reply.Refused != "":
+		klog.FromContext(ctx).V(2).Info("An eviction was refused, giving the plan up", "reply", reply.Message)
+		return conflictDelay, nil
+	case err != nil && !onlyConflicts(err) && ctx.Err() == nil:
+		r.events.failed(observation.Claim, action.Verb(), err)
+	}
+	return again, err
+}
+
+// decideOnReply writes what follows from a reply into the status.
+func (r *reconciler) decideOnReply(ctx context.Context, observation gang.Observation, reply gang.EvictionReply) error {
+	observation.Evictions = &reply
 	decision := gang.Decide(observation)
 	written, err := r.writeStatus(ctx, observation.Claim, decision.Status)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	r.watched.set(keyOf(written), written.Status.Plan)
 	r.events.send(written, decision.Events)
-	return conflictDelay, nil
+	return nil
 }
 
 // addDefrag adds the metrics of what is moved for gangs.

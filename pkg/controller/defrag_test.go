@@ -46,7 +46,7 @@ func TestVictimsAreEvictedOneAfterTheOtherAfterADryRunOfAll(t *testing.T) {
 	}{
 		{
 			rule: "all are evicted", reply: func(string, bool) error { return nil },
-			asked: []string{"a?", "b?", "c?", "a", "b", "c"},
+			asked: []string{"a?", "b?", "c?", "a", "b", "c"}, evicted: []types.UID{"a", "b", "c"},
 		},
 		{
 			rule: "a refusal in the dry run: none is", refused: "b", fails: true,
@@ -98,7 +98,7 @@ func TestVictimsAreEvictedOneAfterTheOtherAfterADryRunOfAll(t *testing.T) {
 				}
 				return nil
 			},
-			asked: []string{"a?", "b?", "c?", "a", "b", "c"},
+			asked: []string{"a?", "b?", "c?", "a", "b", "c"}, evicted: []types.UID{"a", "b", "c"},
 		},
 	} {
 		t.Run(test.rule, func(t *testing.T) {
@@ -116,47 +116,61 @@ func TestVictimsAreEvictedOneAfterTheOtherAfterADryRunOfAll(t *testing.T) {
 			for _, name := range []string{"a", "b", "c"} {
 				action.Pods = append(action.Pods, gang.Ref{Namespace: "web", Name: name, UID: types.UID(name)})
 			}
-			err := newApplier(api).apply(t.Context(), action)
+			reply, err := newApplier(api).evictVictims(t.Context(), action)
 			if (err != nil) != test.fails {
 				t.Errorf("error %v", err)
 			}
 			if !slices.Equal(asked, test.asked) {
 				t.Errorf("asked %v, want %v", asked, test.asked)
 			}
-			refused, is := errors.AsType[*refusedEviction](err)
-			if is != (test.refused != "") {
-				t.Fatalf("a refusal: %t, %v", is, err)
-			}
-			if is && (refused.Refused != test.refused || !slices.Equal(refused.Evicted, test.evicted) || refused.Message == "") {
-				t.Errorf("replied %+v", refused.EvictionReply)
+			if reply.Refused != test.refused || !slices.Equal(reply.Evicted, test.evicted) || (reply.Message != "") != (test.refused != "") {
+				t.Errorf("replied %+v", reply)
 			}
 		})
 	}
 }
 
-func TestARefusalIsDecidedOnAtOnce(t *testing.T) {
-	plan := &v1alpha1.GangPlan{
-		Hash: "hash", Members: 1, Step: v1alpha1.StepEvicting, StepSince: metav1.NewMicroTime(start),
-		Moves: []v1alpha1.GangMove{{Namespace: "web", Pod: "a", PodUID: "a"}, {Namespace: "web", Pod: "b", PodUID: "b"}},
-	}
-	claim := gangNamed("g")
-	claim.Finalizers = []string{gang.Finalizer}
-	claim.Status.Plan = plan
-	r := newReconciler(t, interceptor.Funcs{}, claim)
-	claim = stored(t, r.client, claim)
-	there := gang.MovedPod{Pod: &corev1.Pod{}}
-	observation := gang.Observation{Now: start.Add(time.Second), Claim: claim, Moves: map[types.UID]gang.MovedPod{"a": there, "b": there}}
-	_, err := r.giveUpMoves(t.Context(), observation, &refusedEviction{
-		EvictionReply: gang.EvictionReply{Evicted: []types.UID{"a"}, Refused: "b", Message: "no"}, err: errors.New("no"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Nothing of the plan exists, so that it is over at once.
-	now := stored(t, r.client, gangNamed("g")).Status
-	if now.Plan != nil || len(now.Evictions) != 2 || now.Evictions[0].Pod != "a" || now.Evictions[0].Outcome != v1alpha1.EvictionFailed ||
-		now.Evictions[1].Pod != "b" || now.Evictions[1].Outcome != v1alpha1.EvictionRefused {
-		t.Errorf("status %+v", now)
+func TestWhatTheAPIServerSaysToEvictionsIsDecidedOnAtOnce(t *testing.T) {
+	for _, test := range []struct {
+		rule string
+		b    error    // the reply to the eviction of b
+		want []string // nothing else of the plan exists, so that it is over at once
+		err  bool
+	}{
+		{"a refusal gives the plan up, and what was evicted before is counted", protected(), []string{"a Failed", "b Refused"}, false},
+		{"what was evicted before another error is counted", errors.New("broken pipe"), []string{"a Failed"}, true},
+		{"all that were evicted are counted", nil, []string{"a Failed", "b Failed"}, false},
+	} {
+		t.Run(test.rule, func(t *testing.T) {
+			claim := gangNamed("g")
+			claim.Finalizers = []string{gang.Finalizer}
+			since := metav1.NewMicroTime(start)
+			claim.Status.Plan = &v1alpha1.GangPlan{
+				Hash: "hash", Members: 1, Step: v1alpha1.StepEvicting, StepSince: since, EvictingSince: &since,
+				Moves: []v1alpha1.GangMove{{Namespace: "web", Pod: "a", PodUID: "a"}, {Namespace: "web", Pod: "b", PodUID: "b"}},
+			}
+			r := newReconciler(t, interceptor.Funcs{SubResourceCreate: func(_ context.Context, _ client.Client, _ string, o, eviction client.Object, _ ...client.SubResourceCreateOption) error {
+				if o.GetName() == "b" && len(eviction.(*policyv1.Eviction).DeleteOptions.DryRun) == 0 {
+					return test.b
+				}
+				return nil
+			}}, claim)
+			claim = stored(t, r.client, claim)
+			there := gang.MovedPod{Pod: &corev1.Pod{}} // the cache does not show it yet
+			observation := gang.Observation{Now: start.Add(time.Second), Claim: claim, Moves: map[types.UID]gang.MovedPod{"a": there, "b": there}}
+			_, err := r.evict(t.Context(), observation, gang.EvictVictims{Pods: []gang.Ref{{Namespace: "web", Name: "a", UID: "a"}, {Namespace: "web", Name: "b", UID: "b"}}}, 0)
+			if (err != nil) != test.err {
+				t.Fatal(err)
+			}
+			now := stored(t, r.client, gangNamed("g")).Status
+			var got []string
+			for _, e := range now.Evictions {
+				got = append(got, e.Pod+" "+string(e.Outcome))
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("counted %+v, want %v; plan %+v", now.Evictions, test.want, now.Plan)
+			}
+		})
 	}
 }
 

@@ -174,10 +174,13 @@ func (o *observer) plan(ctx context.Context, observation *gang.Observation, plan
 	if observation.Devices, err = o.problems(ctx, observation, plan); err != nil {
 		return err
 	}
-	if plan.Step == v1alpha1.StepEvicting {
+	if gang.ReadsMoves(plan) {
 		if err := o.moves(ctx, observation, plan); err != nil {
 			return err
 		}
+	}
+	if mayEvict(*observation, plan) {
+		observation.MovesBlocked = o.maker.Recheck(o.cluster, placement.Gang{Claim: observation.Claim, Priority: observation.Priority})
 	}
 	if !mayRelease(*observation, plan) {
 		return nil
@@ -187,10 +190,16 @@ func (o *observer) plan(ctx context.Context, observation *gang.Observation, plan
 	if observation.Holders, err = o.holders(ctx, devices); err != nil {
 		return err
 	}
-	if plan.Step == v1alpha1.StepQuiescing && len(plan.Moves) > 0 {
-		observation.MovesBlocked = o.maker.Recheck(o.cluster, placement.Gang{Claim: observation.Claim, Priority: observation.Priority})
-	}
 	return nil
+}
+
+// mayEvict says whether the decision on the observation may be to evict the first pod of the plan's moves.
+func mayEvict(observation gang.Observation, plan *v1alpha1.GangPlan) bool {
+	if len(plan.Moves) == 0 {
+		return false
+	}
+	return plan.Step == v1alpha1.StepQuiescing && mayRelease(observation, plan) ||
+		plan.Step == v1alpha1.StepEvicting && !slices.ContainsFunc(plan.Moves, func(m v1alpha1.GangMove) bool { return m.EvictedAt != nil })
 }
 
 // mayRelease says whether the decision on the observation may be to release.

@@ -136,11 +136,11 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	r.watched.set(request.NamespacedName, written.Status.Plan)
 	r.events.send(written, decision.Events)
 	for _, action := range decision.Actions {
+		if victims, ok := action.(gang.EvictVictims); ok { // the last one
+			observation.Claim = written
+			return r.evict(ctx, observation, victims, decision.RequeueAfter)
+		}
 		if err := r.act(ctx, action); err != nil {
-			if refused, ok := errors.AsType[*refusedEviction](err); ok {
-				observation.Claim = written
-				return r.giveUpMoves(ctx, observation, refused)
-			}
 			if !onlyConflicts(err) && ctx.Err() == nil {
 				r.events.failed(written, action.Verb(), err)
 			}

@@ -36,6 +36,7 @@ func Plannable(o Observation) (placement.Gang, bool) {
 // Decide says what to do next.
 func Decide(o Observation) Decision {
 	t := newTurn(look(o))
+	t.noteEvicted()
 	if o.Claim.DeletionTimestamp != nil {
 		t.terminate()
 		return t.decision()
@@ -104,6 +105,18 @@ func (t *turn) step() bool {
 func (t *turn) enter(step v1alpha1.GangStep) bool {
 	plan := t.plan.DeepCopy()
 	plan.Step, plan.StepSince, plan.DegradedSince, plan.Reason = step, metav1.NewMicroTime(t.Now), nil, ""
+	switch step {
+	case v1alpha1.StepFencing: // anew
+		plan.EvictingSince = nil
+	case v1alpha1.StepEvicting:
+		since := plan.StepSince
+		plan.EvictingSince = &since
+	case v1alpha1.StepTakingBack: // what this decision has just entered was not acted on
+		plan.EvictingSince = nil
+		if written := t.Claim.Status.Plan; written != nil && written.Hash == plan.Hash {
+			plan.EvictingSince = written.EvictingSince.DeepCopy()
+		}
+	}
 	t.status.Plan, t.plan = plan, plan
 	return true
 }

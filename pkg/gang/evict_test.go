@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
@@ -99,6 +101,11 @@ func remake(w *gangtest.World) {
 	}
 }
 
+// settled says whether it is known what came of all evictions: while a plan is taken back it may still be saved.
+func settled(w *gangtest.World) bool {
+	return !slices.ContainsFunc(w.Gangs["g"].Status.Evictions, func(e v1alpha1.GangEviction) bool { return e.Outcome == v1alpha1.EvictionMade })
+}
+
 // counted checks that every eviction is in the status, and none is open.
 func counted(t *testing.T, w *gangtest.World, outcome v1alpha1.EvictionOutcome) {
 	t.Helper()
@@ -172,7 +179,7 @@ func TestTheFirstRefusalStopsTheMovesAndGivesTheDevicesBack(t *testing.T) {
 					if refused() {
 						w.Plan = gangtest.FirstFit // a refused pod is left alone for a while
 					}
-					return refused() && noRules(w)
+					return refused() && noRules(w) && settled(w)
 				})
 				if err != nil || !ok {
 					t.Fatalf("crash after write %d: %v %+v", crash, err, w.Gangs["g"].Status)
@@ -223,16 +230,195 @@ func TestAWishThatIsTakenBackInTimeMovesNothing(t *testing.T) {
 	}
 }
 
+// untilEvicting runs until the plan is about to evict.
+func untilEvicting(t *testing.T, w *gangtest.World) {
+	t.Helper()
+	ok, err := w.Run(5*time.Minute, func() bool {
+		p := w.Gangs["g"].Status.Plan
+		return p != nil && p.Step == v1alpha1.StepEvicting
+	})
+	if err != nil || !ok || len(w.Evicted) > 0 {
+		t.Fatalf("not about to evict: %v, evicted %v, %+v", err, w.Evicted, w.Gangs["g"].Status.Plan)
+	}
+}
+
+func evicts(d gang.Decision) bool {
+	return slices.ContainsFunc(d.Actions, func(a gang.Action) bool { return a.Verb() == "EvictVictims" })
+}
+
+func TestNobodyIsEvictedFirstWhereItWouldBeInVain(t *testing.T) {
+	for _, test := range []struct {
+		rule   string
+		change func(*gangtest.World)
+		step   v1alpha1.GangStep
+		reason string
+	}{
+		{"nothing has changed", func(*gangtest.World) {}, v1alpha1.StepEvicting, ""},
+		{"a rule of the fence is gone: it is made anew", func(w *gangtest.World) {
+			for name := range w.Rules {
+				delete(w.Rules, name)
+				break
+			}
+		}, v1alpha1.StepFencing, ""},
+		{"no eviction went through for so long that the grace periods would not fit", func(w *gangtest.World) {
+			w.Now = w.Now.Add(gang.FirstEvictionFor)
+		}, v1alpha1.StepTakingBack, "EvictionTimeout: no pod could be evicted within 30s"},
+		{"the wish was taken back", func(w *gangtest.World) {
+			w.UpdateGang("g", func(g *v1alpha1.GangClaim) { g.Spec.Defragmentation = v1alpha1.DefragmentationPlan })
+		}, v1alpha1.StepTakingBack, "MovesOutdated: spec.defragmentation is Plan now"},
+		{"a pod has no place elsewhere any more", func(w *gangtest.World) { w.Blocked = "pod s0 has no place" }, v1alpha1.StepTakingBack, "MovesOutdated: pod s0 has no place"},
+	} {
+		t.Run(test.rule, func(t *testing.T) {
+			w := occupied(v1alpha1.DefragmentationEvict)
+			untilEvicting(t, w)
+			test.change(w)
+			d := gang.Decide(w.Observe("g"))
+			if p := d.Status.Plan; p == nil || p.Step != test.step || p.Reason != test.reason {
+				t.Errorf("plan %+v, want step %s, %q", p, test.step, test.reason)
+			}
+			if want := test.step == v1alpha1.StepEvicting; evicts(d) != want {
+				t.Errorf("evicts: %t", !want)
+			}
+		})
+	}
+}
+
+func TestNobodyElseIsEvictedUntilTheFenceIsWholeAgain(t *testing.T) {
+	w := occupied(v1alpha1.DefragmentationEvict)
+	untilEvicting(t, w)
+	w.Gangs["g"].Status.Plan.Moves[0].EvictedAt = &metav1.MicroTime{Time: w.Now}
+	if !evicts(gang.Decide(w.Observe("g"))) {
+		t.Fatal("nobody is evicted anyway")
+	}
+	for name := range w.Rules {
+		delete(w.Rules, name)
+		break
+	}
+	d := gang.Decide(w.Observe("g"))
+	if evicts(d) || d.Status.Plan.Step != v1alpha1.StepEvicting || !slices.ContainsFunc(d.Actions, func(a gang.Action) bool { return a.Verb() == "CreateRules" }) {
+		t.Errorf("decided %+v in step %s", d.Actions, d.Status.Plan.Step)
+	}
+}
+
+// evictStale has the pods evicted while the cache goes on to show them as they were.
+func evictStale(t *testing.T, w *gangtest.World) []*corev1.Pod {
+	t.Helper()
+	untilEvicting(t, w)
+	var pods []*corev1.Pod
+	for _, m := range w.Gangs["g"].Status.Plan.Moves {
+		pods = append(pods, w.Pods[m.Pod].DeepCopy())
+		w.Evicted = append(w.Evicted, m.Pod)
+		w.DeletePod(m.Pod)
+	}
+	return pods
+}
+
+func TestEvictionsAreCountedInWhateverStepTheyAreSeen(t *testing.T) {
+	for rule, after := range map[string]func(*gangtest.World){
+		"a member was lost, and the plan is being taken back": func(w *gangtest.World) { w.DeletePod("p0") },
+		"the claims were seen to be free before the pods":     func(*gangtest.World) {},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			w := occupied(v1alpha1.DefragmentationEvict)
+			pods := evictStale(t, w)
+			w.StalePods = map[types.UID]*corev1.Pod{}
+			for _, p := range pods {
+				w.StalePods[p.UID] = p
+			}
+			w.RunCluster()
+			after(w)
+			left := func() bool {
+				p := w.Gangs["g"].Status.Plan
+				return p == nil || p.Step != v1alpha1.StepEvicting
+			}
+			// The controller, which was restarted, knows of no reply.
+			if ok, err := w.Run(time.Minute, left); err != nil || !ok {
+				t.Fatalf("%v %+v", err, w.Gangs["g"].Status.Plan)
+			}
+			w.StalePods = nil
+			ok, err := w.Run(time.Minute, func() bool { return len(w.Gangs["g"].Status.Evictions) == 2 })
+			if err != nil || !ok {
+				t.Errorf("counted %+v", w.Gangs["g"].Status.Evictions)
+			}
+		})
+	}
+}
+
+func TestAnEvictionIsAsOldAsTheDeletionOfItsPod(t *testing.T) {
+	w := occupied(v1alpha1.DefragmentationEvict)
+	untilEvicting(t, w)
+	o := w.Observe("g")
+	since := w.Gangs["g"].Status.Plan.EvictingSince.Time
+	asked := metav1.NewTime(since.Add(3 * time.Second).Truncate(time.Second))
+	list := o.Claim.Status.Plan.Moves
+	first, second := o.Moves[list[0].PodUID], o.Moves[list[1].PodUID]
+	ends := metav1.NewTime(asked.Add(30 * time.Second))
+	first.Pod.DeletionTimestamp, first.Pod.DeletionGracePeriodSeconds = &ends, ptr.To(int64(30))
+	second.Pod = nil
+	o.Moves[list[1].PodUID] = second
+	o.Now = since.Add(20 * time.Second)
+	got := gang.Decide(o).Status.Evictions
+	if len(got) != 2 || !got[0].Time.Equal(&metav1.MicroTime{Time: asked.Time}) || !got[1].Time.Equal(&metav1.MicroTime{Time: since}) {
+		t.Errorf("evicted at %+v, want %s and %s", got, asked, since)
+	}
+}
+
+func TestEvictionsAreOfUseWhenAMemberWasStarted(t *testing.T) {
+	w := occupied(v1alpha1.DefragmentationEvict)
+	starting := func() bool {
+		p := w.Gangs["g"].Status.Plan
+		return p != nil && p.Step == v1alpha1.StepStarting
+	}
+	w.Check = func(_ *gangtest.World, _ *v1alpha1.GangClaim, a gang.Action) error {
+		if a != nil && a.Verb() == "MarkReady" {
+			return gangtest.ErrCrashed
+		}
+		return nil
+	}
+	if ok, err := w.Run(5*time.Minute, starting); err != nil || !ok {
+		t.Fatal(err, w.Gangs["g"].Status)
+	}
+	for _, e := range w.Gangs["g"].Status.Evictions {
+		if e.Outcome != v1alpha1.EvictionMade {
+			t.Errorf("%s %s before any member was started", e.Pod, e.Outcome)
+		}
+	}
+	w.DeletePod("p0") // before it was started
+	ok, err := w.Run(5*time.Minute, func() bool {
+		return slices.ContainsFunc(w.Gangs["g"].Status.Evictions, func(e v1alpha1.GangEviction) bool { return e.Outcome != v1alpha1.EvictionMade })
+	})
+	if err != nil || !ok || w.Gangs["g"].Status.Evictions[0].Outcome != v1alpha1.EvictionFailed {
+		t.Errorf("%v: counted %+v", err, w.Gangs["g"].Status.Evictions)
+	}
+}
+
+func TestEvictionsOfWhichItIsNotKnownWhatCameOfThemAreKept(t *testing.T) {
+	w := occupied(v1alpha1.DefragmentationEvict)
+	untilEvicting(t, w)
+	o := w.Observe("g")
+	o.Claim.Status.Evictions = []v1alpha1.GangEviction{{Pod: "open", Outcome: v1alpha1.EvictionMade}}
+	for range 255 {
+		o.Claim.Status.Evictions = append(o.Claim.Status.Evictions, v1alpha1.GangEviction{Pod: "settled", Outcome: v1alpha1.EvictionFailed})
+	}
+	for uid := range o.Moves {
+		o.Moves[uid] = gang.MovedPod{}
+	}
+	got := gang.Decide(o).Status.Evictions
+	if len(got) != 256 || got[0].Pod != "open" || got[253].Pod != "settled" || got[255].Pod == "settled" {
+		t.Errorf("%d are kept: %+v ... %+v", len(got), got[0], got[len(got)-1])
+	}
+}
+
 func TestAFenceThatWaitsForAStuckPodExpires(t *testing.T) {
 	w := occupied(v1alpha1.DefragmentationEvict)
 	w.UpdatePod("s0", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/stuck"} })
 	start, fenced := w.Now, time.Time{}
 	ok, err := w.Run(20*time.Minute, func() bool {
-		if p := w.Gangs["g"].Status.Plan; p != nil && p.Step == v1alpha1.StepTakingBack && strings.HasPrefix(p.Reason, "EvictionTimeout: pod ml/s0 has not given its device back within 1m30s") {
+		if p := w.Gangs["g"].Status.Plan; p != nil && p.Step == v1alpha1.StepTakingBack && strings.HasPrefix(p.Reason, "EvictionTimeout: pod ml/s0 has not given its device back within 1m30s") && fenced.IsZero() {
 			fenced = w.Now
 			w.Plan = gangtest.FirstFit
 		}
-		return !fenced.IsZero() && noRules(w)
+		return !fenced.IsZero() && noRules(w) && settled(w)
 	})
 	if err != nil || !ok {
 		t.Fatalf("%v %+v", err, w.Gangs["g"].Status)

@@ -38,12 +38,6 @@ func (t *turn) quiesce() bool {
 	if len(t.plan.Moves) == 0 {
 		return t.enter(v1alpha1.StepReleasing)
 	}
-	if d := t.Claim.Spec.Defragmentation; d != v1alpha1.DefragmentationEvict {
-		return t.giveUp(because(ReasonMovesOutdated, "spec.defragmentation is %s now", d))
-	}
-	if t.MovesBlocked != "" {
-		return t.giveUp(because(ReasonMovesOutdated, "%s", t.MovesBlocked))
-	}
 	return t.enter(v1alpha1.StepEvicting)
 }
 

@@ -7,9 +7,6 @@ package gang
 // claims and go on; those that were not started give their devices back, and wait for a GangClaim of the
 // same name.
 func (t *turn) terminate() {
-	if t.plan != nil {
-		t.noteEvicted()
-	}
 	t.be(StateTerminating, "the GangClaim is being deleted")
 	t.unplanned = because(ReasonDeleted, "the GangClaim is being deleted: pods that were not started wait for a GangClaim %s", t.Claim.Name)
 	if t.sweep() && hasFinalizer(t.Claim) {

@@ -37,6 +37,9 @@ const (
 	// EvictBase is how long the pods to be moved may take to give their devices back beyond the longest grace
 	// period among them.
 	EvictBase = time.Minute
+	// FirstEvictionFor is how long it may take until the first pod is evicted: after that the longest grace period
+	// would not fit any more.
+	FirstEvictionFor = EvictBase / 2
 
 	// DefaultSchedulingTimeout is used where the API server did not set one.
 	DefaultSchedulingTimeout = 10 * time.Minute

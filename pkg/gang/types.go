@@ -46,12 +46,12 @@ type Observation struct {
 	// Devices that can are not in it.
 	Devices map[placement.DeviceID]DeviceProblem
 
-	// Moves are the pods of status.plan.moves that exist still, by UID, and their claims. Read in step Evicting only.
+	// Moves are the pods of status.plan.moves that exist still, by UID, and their claims. Read where ReadsMoves says so.
 	Moves map[types.UID]MovedPod
 	// MovesBlocked says why pods of status.plan.moves must not be evicted any more; empty when they may. Read at the
-	// end of step Quiescing only.
+	// end of step Quiescing, and in step Evicting until the first of them was evicted.
 	MovesBlocked string
-	// Evictions is what came of the last EvictVictims, when it was refused. It was not observed: it is the reply.
+	// Evictions is what came of the last EvictVictims. It was not observed: it is the reply.
 	Evictions *EvictionReply
 
 	// Placement is the planner's answer to what Plannable returned for this same observation; nil when
@@ -67,11 +67,11 @@ type MovedPod struct {
 	Claim *resourceapi.ResourceClaim
 }
 
-// EvictionReply is what the API server said to evictions of which it refused one.
+// EvictionReply is what the API server said to evictions.
 type EvictionReply struct {
-	// Evicted are the UIDs of the pods that were evicted before.
+	// Evicted are the UIDs of the pods that were evicted.
 	Evicted []types.UID
-	// Refused is the UID of the pod that was not, Message what the API server said.
+	// Refused is the UID of the pod that was not, if one was refused, Message what the API server said.
 	Refused types.UID
 	Message string
 }
@@ -182,8 +182,8 @@ type (
 	EvictPods struct{ Pods []Ref }
 
 	// EvictVictims evicts the pods of other users that are in the way of the plan, through the Eviction API with the
-	// UID as precondition: a dry run of all of them first, then one after the other. The first refusal ends it; the
-	// gang is then decided on anew with an EvictionReply.
+	// UID as precondition: a dry run of all of them first, then one after the other. The first refusal ends it. The
+	// gang is then decided on anew with an EvictionReply. It is the last action of its decision.
 	EvictVictims struct{ Pods []Ref }
 
 	// MarkReady opens the start gate: ReadyAnnotation is set on each claim, with the UID and the

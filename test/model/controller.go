@@ -400,8 +400,8 @@ func (t *turn) act(actions []gang.Action, done func(error)) {
 
 func (t *turn) end(err error) {
 	c := t.c
-	if refused, ok := errors.AsType[*refusal](err); ok {
-		t.refused(refused)
+	if said, ok := errors.AsType[*reply](err); ok {
+		t.replied(said)
 		return
 	}
 	delete(c.busy, t.name)

@@ -57,16 +57,26 @@ func (c *controller) gatherDevices(o *gang.Observation, plan *v1alpha1.GangPlan)
 		o.Holders[id] = gang.Holder{Claim: types.NamespacedName{Namespace: h.Namespace, Name: h.Name}, UID: h.UID, Gang: h.Gang}
 	}
 	o.Devices = c.problems(o, plan)
-	if plan.Step == v1alpha1.StepEvicting {
+	if gang.ReadsMoves(plan) {
 		c.gatherMoves(o, plan)
+	}
+	recheck := func() {
+		if len(plan.Moves) > 0 {
+			o.MovesBlocked = c.maker.Recheck(c.cluster, placement.Gang{Claim: o.Claim, Priority: o.Priority})
+		}
+	}
+	if plan.Step == v1alpha1.StepEvicting {
+		if !slices.ContainsFunc(plan.Moves, func(m v1alpha1.GangMove) bool { return m.EvictedAt != nil }) {
+			recheck()
+		}
 		if len(gang.Unreleased(*o)) > 0 {
 			return
 		}
 	} else if !quiescing || len(gang.Undecided(*o)) > 0 && o.Now.Sub(plan.StepSince.Time) < gang.QuiesceFor {
 		return
 	}
-	if quiescing && len(plan.Moves) > 0 {
-		o.MovesBlocked = c.maker.Recheck(c.cluster, placement.Gang{Claim: o.Claim, Priority: o.Priority})
+	if quiescing {
+		recheck()
 	}
 	o.Holders = map[placement.DeviceID]gang.Holder{}
 	for _, claim := range list[*resourceapi.ResourceClaim](&c.w.api.objects) { // live

@@ -72,20 +72,23 @@ func (c *controller) gatherMoves(o *gang.Observation, plan *v1alpha1.GangPlan) {
 	}
 }
 
-// refusal is an eviction that the API server refused.
-type refusal struct{ gang.EvictionReply }
+// reply ends a decision: what the API server said to evictions, of which it may have refused one.
+type reply struct{ gang.EvictionReply }
 
-func (r *refusal) Error() string { return r.Message }
+func (r *reply) Error() string { return r.Message }
 
 // evictVictims asks for all, then evicts one after the other.
 func (c *controller) evictVictims(g *v1alpha1.GangClaim, a gang.EvictVictims, done func(error)) {
-	reply := gang.EvictionReply{}
+	said := gang.EvictionReply{}
 	var ask func(i int, dryRun bool)
 	ask = func(i int, dryRun bool) {
 		switch {
 		case i < len(a.Pods):
 		case dryRun:
 			ask(0, false)
+			return
+		case len(said.Evicted) > 0:
+			done(&reply{said})
 			return
 		default:
 			done(nil)
@@ -96,14 +99,14 @@ func (c *controller) evictVictims(g *v1alpha1.GangClaim, a gang.EvictVictims, do
 			evicted, why := c.w.evict(c, g, a.Pods[i], dryRun)
 			if why != "" {
 				c.logf("pod %s is not evicted: %s", a.Pods[i].Name, why)
-				reply.Refused, reply.Message = a.Pods[i].UID, why
-				done(&refusal{reply})
+				said.Refused, said.Message = a.Pods[i].UID, why
+				done(&reply{said})
 				return
 			}
 			if evicted {
 				c.logf("pod %s is evicted for gang %s", a.Pods[i].Name, g.Name)
 				c.mine(pods)
-				reply.Evicted = append(reply.Evicted, a.Pods[i].UID)
+				said.Evicted = append(said.Evicted, a.Pods[i].UID)
 			}
 			ask(i+1, dryRun)
 		})
@@ -111,8 +114,8 @@ func (c *controller) evictVictims(g *v1alpha1.GangClaim, a gang.EvictVictims, do
 	ask(0, true)
 }
 
-// refused decides anew with what the API server said.
-func (t *turn) refused(r *refusal) {
+// replied decides anew with what the API server said.
+func (t *turn) replied(r *reply) {
 	claim := t.g
 	if t.written != nil {
 		claim = t.written

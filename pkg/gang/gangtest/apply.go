@@ -80,15 +80,18 @@ func (w *World) observeMoves(o *gang.Observation) {
 	if plan == nil || len(plan.Moves) == 0 {
 		return
 	}
-	switch plan.Step {
-	case v1alpha1.StepQuiescing:
+	if plan.Step == v1alpha1.StepQuiescing || plan.Step == v1alpha1.StepEvicting {
 		o.MovesBlocked = w.Blocked
-	case v1alpha1.StepEvicting:
+	}
+	if gang.ReadsMoves(plan) {
 		o.Moves = map[types.UID]gang.MovedPod{}
 		for _, m := range plan.Moves {
 			var moved gang.MovedPod
 			if p := w.Pods[m.Pod]; p != nil && p.UID == m.PodUID {
 				moved.Pod = p.DeepCopy()
+			}
+			if old := w.StalePods[m.PodUID]; old != nil {
+				moved.Pod = old.DeepCopy()
 			}
 			if c := w.Claims[m.Claim]; c != nil && c.UID == m.ClaimUID {
 				moved.Claim = c.DeepCopy()
@@ -124,10 +127,11 @@ func (w *World) Reconcile(name string) (gang.Decision, error) {
 	o := w.Observe(name)
 	d := gang.Decide(o)
 	err := w.Apply(name, d)
-	if refused, ok := errors.AsType[*refusal](err); ok {
-		// As the controller does: what the API server said is decided on at once.
-		o.Claim, o.Evictions = w.Gangs[name].DeepCopy(), &refused.EvictionReply
+	if replied, ok := errors.AsType[*reply](err); ok {
+		// As the controller does: what the API server said is decided on at once, and done in the next turn.
+		o.Claim, o.Evictions = w.Gangs[name].DeepCopy(), &replied.EvictionReply
 		d = gang.Decide(o)
+		d.Actions = nil
 		err = w.Apply(name, d)
 	}
 	if errors.Is(err, errConflict) {
@@ -263,21 +267,21 @@ func (w *World) markReady(r gang.ReadyClaim) error {
 	return nil
 }
 
-// refusal is an eviction that was refused.
-type refusal struct{ gang.EvictionReply }
+// reply ends a decision: what the API server said to evictions.
+type reply struct{ gang.EvictionReply }
 
-func (r *refusal) Error() string { return r.Message }
+func (r *reply) Error() string { return r.Message }
 
 func (w *World) evictVictims(g *v1alpha1.GangClaim, a gang.EvictVictims) error {
-	reply := gang.EvictionReply{}
+	said := gang.EvictionReply{}
 	refused := func(r gang.Ref, dryRun bool) error {
 		p := w.Pods[r.Name]
 		if p == nil || p.UID != r.UID || w.Refuse == nil {
 			return nil
 		}
 		if why := w.Refuse(p, dryRun); why != "" {
-			reply.Refused, reply.Message = r.UID, why
-			return &refusal{reply}
+			said.Refused, said.Message = r.UID, why
+			return &reply{said}
 		}
 		return nil
 	}
@@ -286,17 +290,21 @@ func (w *World) evictVictims(g *v1alpha1.GangClaim, a gang.EvictVictims) error {
 			return err
 		}
 	}
-	return each(w, g, a, a.Pods, func(r gang.Ref) error {
+	err := each(w, g, a, a.Pods, func(r gang.Ref) error {
 		if err := refused(r, false); err != nil {
 			return err
 		}
 		if p := w.Pods[r.Name]; p != nil && p.UID == r.UID {
 			w.DeletePod(r.Name)
 			w.Evicted = append(w.Evicted, r.Name)
-			reply.Evicted = append(reply.Evicted, r.UID)
+			said.Evicted = append(said.Evicted, r.UID)
 		}
 		return nil
 	})
+	if err == nil && len(said.Evicted) > 0 {
+		return &reply{said}
+	}
+	return err
 }
 
 func (w *World) actOnRules(g *v1alpha1.GangClaim, a gang.Action) error {

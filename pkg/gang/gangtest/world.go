@@ -69,6 +69,8 @@ type World struct {
 	// Refuse says why the API server does not evict a pod that is moved; "" for that it does. dryRun is the first
 	// asking. Default: nil, never.
 	Refuse func(pod *corev1.Pod, dryRun bool) string
+	// StalePods are pods that are moved as a cache shows them that is behind, by UID.
+	StalePods map[types.UID]*corev1.Pod
 	// Blocked is what Observation.MovesBlocked says.
 	Blocked string
 	// Grace is how long pods take to end.
