@@ -7,6 +7,8 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+
+	"github.com/switchyard-dev/switchyard/pkg/mig"
 )
 
 // Merge combines what was known of a node on this boot with what was just seen. The result is what to
@@ -16,7 +18,8 @@ import (
 //   - A known GPU that is not seen is lost: it stays listed with all that is known of it, loses its
 //     links and its domain, and is unhealthy. So the number of devices never falls.
 //   - A seen GPU replaces the known one. What an unhealthy GPU no longer answers is kept as it was.
-//   - A GPU that had partitions keeps them listed, as withdrawn, when its MIG mode is turned off.
+//   - A GPU that had partitions keeps them listed, as withdrawn, when its MIG mode is turned off. A profile that it
+//     had stays one that it has, whatever it answers now.
 //   - GPUs keep their order: known ones first, new ones behind, by index, in a batch of their own. An
 //     index says little about a GPU once another is lost.
 //   - A node-local domain keeps its number while any of its GPUs stay in it, and a number is not given
@@ -80,6 +83,9 @@ func update(old, now GPU) GPU {
 		withdrawn.Withdrawn = old.MIG.Withdrawn || now.Health.Healthy()
 		now.MIG = &withdrawn
 	}
+	if old.MIG != nil {
+		now.MIG = keepProfiles(*old.MIG, *now.MIG)
+	}
 	if now.Health.Healthy() {
 		return now
 	}
@@ -95,6 +101,19 @@ func update(old, now GPU) GPU {
 	now.Multiprocessors = cmp.Or(now.Multiprocessors, old.Multiprocessors)
 	now.MIGEnabled = now.MIGEnabled || old.MIGEnabled
 	return now
+}
+
+// keepProfiles returns how a GPU can be partitioned now, with the profiles that it had. Without them allocated
+// devices would leave their slice, and come back to it.
+func keepProfiles(old, now MIG) *MIG {
+	now.Profiles = slices.Clone(now.Profiles)
+	for _, profile := range old.Profiles {
+		if !slices.ContainsFunc(now.Profiles, func(p mig.Profile) bool { return p.ID == profile.ID }) {
+			now.Profiles = append(now.Profiles, profile)
+		}
+	}
+	slices.SortFunc(now.Profiles, func(a, b mig.Profile) int { return cmp.Compare(a.ID, b.ID) })
+	return &now
 }
 
 // lose returns a known GPU as one that is not seen any more.

@@ -96,6 +96,8 @@ func TestMergeKeepsPartitionsListed(t *testing.T) {
 		"as before":                     {func(*device.GPU) {}, true},
 		"MIG mode was turned off":       {func(g *device.GPU) { g.MIGEnabled, g.MIG = false, nil }, false},
 		"the node does not want it so":  {func(g *device.GPU) { g.MIG = nil }, false},
+		"NVML tells less":               {func(g *device.GPU) { g.MIG.Profiles = g.MIG.Profiles[1:] }, true},
+		"a sick GPU that tells less":    {func(g *device.GPU) { g.MIG.Profiles, g.Health.Reason = g.MIG.Profiles[:1], device.ReasonLost }, true},
 		"a sick GPU that does not tell": {func(g *device.GPU) { g.MIGEnabled, g.MIG, g.Health.Reason = false, nil, device.ReasonResetRequired }, true},
 	} {
 		got := merge(test.change)

@@ -164,17 +164,17 @@ func (p *partitions) makeRoom(ctx context.Context, want device.Partition, instan
 }
 
 // destroy takes a partition back, if this driver made it and no record has it but the claim's own. That
-// its GPU or NVML is away is no error: the ledger keeps it, to be destroyed once they are back.
+// its GPU or NVML is away, or the GPU needs a reset, is no error: the ledger keeps it, to be destroyed once they are back.
 func (p *partitions) destroy(ctx context.Context, ref device.PartitionRef, unless func() bool) (done bool, err error) {
 	done, err = p.destroyNow(ctx, ref, unless)
-	if errors.Is(err, nvml.ErrUnavailable) || errors.Is(err, nvml.ErrGPUGone) {
+	if errors.Is(err, nvml.ErrUnavailable) || errors.Is(err, nvml.ErrGPUGone) || errors.Is(err, nvml.ErrGPUFails) {
 		klog.FromContext(ctx).Info("Left a MIG partition to be destroyed once its GPU can be reached", "partition", ref.Name(), "err", err)
 		return false, nil
 	}
 	return done, err
 }
 
-// destroyNow is destroy, but that the GPU or NVML is away is an error.
+// destroyNow is destroy, but that the GPU or NVML cannot do it now is an error.
 func (p *partitions) destroyNow(ctx context.Context, ref device.PartitionRef, unless func() bool) (done bool, err error) {
 	if p.platform == nil || !p.ledger.has(ref) {
 		return false, nil

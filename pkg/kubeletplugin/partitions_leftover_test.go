@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
@@ -187,4 +188,38 @@ func TestAdminAccessToAPartitionThatIsGoneIsNoError(t *testing.T) {
 		t.Errorf("ensure the CDI spec of the admin's claim: %v", err)
 	}
 	p.mustUnprepare(admin)
+}
+
+func TestPartitionIsUnpreparedWhateverBecameOfItsGPU(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens func(*migMachine) error
+		left    int
+	}{
+		"it needs a reset": {func(m *migMachine) error {
+			return m.hardware.FailNextMIG(0, simulator.DestroyComputeInstance, gonvml.ERROR_RESET_REQUIRED)
+		}, 1},
+		"it does not say what is wrong": {func(m *migMachine) error {
+			return m.hardware.FailNextMIG(0, simulator.DestroyGPUInstance, gonvml.ERROR_UNKNOWN)
+		}, 1},
+		"its MIG mode was turned off": {func(m *migMachine) error { return m.hardware.SetMIGMode(0, false) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMIGMachine(t, "a30-pcie", 1)
+			p := m.boot()
+			claim := m.claim("a", p.partition(0, "2g.12gb", 2))
+			p.mustPrepare(claim)
+			if err := test.happens(m); err != nil {
+				t.Fatal(err)
+			}
+			p.mustUnprepare(claim) // a drain before the reset must end
+			if p.made() != test.left {
+				t.Errorf("%d partitions are noted, want %d", p.made(), test.left)
+			}
+			p.reconciler.reconcile(p.ctx)
+			m.mustHave("after reconciliation")
+			if p.made() != 0 {
+				t.Errorf("%d partitions are noted after reconciliation", p.made())
+			}
+		})
+	}
 }

@@ -13,34 +13,46 @@ import (
 	"github.com/switchyard-dev/switchyard/pkg/mig"
 )
 
-// partitioning reads how a GPU in MIG mode can be partitioned, and how it is; nil if NVML does not tell.
+// partitioning reads how a GPU in MIG mode can be partitioned, and how it is; nil if NVML does not tell. All of it
+// or nothing: half of the profiles would be half of the devices, for as long as the GPU is in trouble.
 func (q *query) partitioning() *device.MIG {
 	const profileInfo, placements, instances = "nvmlDeviceGetGpuInstanceProfileInfo", "nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlDeviceGetGpuInstances"
 	if !q.asking(profileInfo) || !q.has(placements) || !q.has(instances) {
 		return nil
 	}
 	result := &device.MIG{}
+	complete := true
+	// answered is that of query, for calls that may say that there is no such thing and nothing else.
+	answered := func(call string, ret gonvml.Return, none ...gonvml.Return) bool {
+		ok := q.answered(call, ret)
+		if !ok && !slices.Contains(none, ret) {
+			complete = false
+			q.unhealthy(device.ReasonNotAnswering, call, ret)
+		}
+		return ok
+	}
 	for number := range gonvml.GPU_INSTANCE_PROFILE_COUNT {
 		info, ret := q.gpu.handle.GetGpuInstanceProfileInfo(number)
-		if !q.answered(profileInfo, ret) {
+		if !answered(profileInfo, ret, gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_INVALID_ARGUMENT) {
 			continue // most GPUs have a few of the profiles that there are
 		}
 		possible, ret := q.gpu.handle.GetGpuInstancePossiblePlacements(&info)
-		if !q.answered(placements, ret) || len(possible) == 0 {
+		if !answered(placements, ret, gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_INVALID_ARGUMENT) || len(possible) == 0 {
 			continue
 		}
 		result.Profiles = append(result.Profiles, migProfile(number, info, possible, q.gpu.MemoryBytes))
 		existing, ret := q.gpu.handle.GetGpuInstances(&info)
-		if !q.answered(instances, ret) {
+		if !answered(instances, ret, gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_NO_PERMISSION) {
 			continue
 		}
 		for _, gi := range existing {
-			if instance, ret := readInstance(q.gpu.handle, gi); q.answered("nvmlGpuInstanceGetInfo", ret) {
+			// One that is being destroyed may be gone.
+			if instance, ret := readInstance(q.gpu.handle, gi); answered("nvmlGpuInstanceGetInfo", ret, gonvml.ERROR_NOT_FOUND, gonvml.ERROR_INVALID_ARGUMENT, gonvml.ERROR_NOT_SUPPORTED) {
 				result.Instances = append(result.Instances, instance)
 			}
 		}
 	}
-	if len(result.Profiles) == 0 {
+	if !complete || len(result.Profiles) == 0 {
 		return nil
 	}
 	slices.SortFunc(result.Profiles, func(a, b mig.Profile) int { return cmp.Compare(a.ID, b.ID) })

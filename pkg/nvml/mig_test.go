@@ -265,3 +265,114 @@ func TestPartitionsOfManyAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// failingGPU is an NVML one GPU of which answers calls for its partitions with ret from call number after on.
+type failingGPU struct {
+	gonvml.Interface
+	after int
+	ret   gonvml.Return
+	calls *int
+}
+
+func (f failingGPU) DeviceGetHandleByIndex(index int) (gonvml.Device, gonvml.Return) {
+	handle, ret := f.Interface.DeviceGetHandleByIndex(index)
+	if index == 0 && ret == gonvml.SUCCESS {
+		handle = failingHandle{handle, f}
+	}
+	return handle, ret
+}
+
+type failingHandle struct {
+	gonvml.Device
+	failingGPU
+}
+
+// fails counts a call, and reports whether it is to fail.
+func (f failingGPU) fails() bool {
+	*f.calls++
+	return *f.calls > f.after
+}
+
+func (h failingHandle) GetGpuInstanceProfileInfo(number int) (gonvml.GpuInstanceProfileInfo, gonvml.Return) {
+	if h.fails() {
+		return gonvml.GpuInstanceProfileInfo{}, h.ret
+	}
+	return h.Device.GetGpuInstanceProfileInfo(number)
+}
+
+func (h failingHandle) GetGpuInstancePossiblePlacements(info *gonvml.GpuInstanceProfileInfo) ([]gonvml.GpuInstancePlacement, gonvml.Return) {
+	if h.fails() {
+		return nil, h.ret
+	}
+	return h.Device.GetGpuInstancePossiblePlacements(info)
+}
+
+func (h failingHandle) GetGpuInstances(info *gonvml.GpuInstanceProfileInfo) ([]gonvml.GpuInstance, gonvml.Return) {
+	if h.fails() {
+		return nil, h.ret
+	}
+	return h.Device.GetGpuInstances(info)
+}
+
+// use makes a library call another NVML.
+func use(library *Library, lib gonvml.Interface) {
+	library.mu.Lock()
+	defer library.mu.Unlock()
+	library.lib = lib
+}
+
+func TestPartitioningIsReadAsAWholeOrNotAtAll(t *testing.T) {
+	_, library := simulated(t, "a30-pcie", Options{}, 0)
+	lib, calls := library.lib, 0
+	use(library, failingGPU{lib, 1 << 30, gonvml.SUCCESS, &calls})
+	known := inventoryOf(t, library)
+	places := len(known.GPUs[0].Partitions())
+	if calls < gonvml.GPU_INSTANCE_PROFILE_COUNT || places == 0 {
+		t.Fatalf("%d calls, %d places", calls, places)
+	}
+	for after := range calls {
+		for ret, reason := range map[gonvml.Return]string{gonvml.ERROR_GPU_IS_LOST: device.ReasonLost, gonvml.ERROR_UNKNOWN: device.ReasonNotAnswering} {
+			again := 0
+			use(library, failingGPU{lib, after, ret, &again})
+			seen := inventoryOf(t, library)
+			if gpu := seen.GPUs[0]; gpu.MIG != nil || gpu.Health.Reason != reason {
+				t.Errorf("%v from call %d on: MIG %+v, health %+v", ret, after, gpu.MIG, gpu.Health)
+			}
+			if gpu := device.Merge(known, seen).GPUs[0]; len(gpu.Partitions()) != places || gpu.MIG.Withdrawn {
+				t.Errorf("%v from call %d on: %d places of %d, withdrawn: %v", ret, after, len(gpu.Partitions()), places, gpu.MIG.Withdrawn)
+			}
+		}
+	}
+	use(library, lib)
+}
+
+func TestDestroyingWhereNothingCanBeDestroyed(t *testing.T) {
+	node, library := simulated(t, "a30-pcie", Options{}, 0)
+	ref := device.PartitionRef{GPU: inventoryOf(t, library).GPUs[0].Name(), ProfileID: 5, Start: 2}
+	destroy := func() error {
+		return errors.Join(library.DestroyComputeInstances(t.Context(), ref), library.DestroyGPUInstance(t.Context(), ref))
+	}
+	for _, ret := range []gonvml.Return{gonvml.ERROR_RESET_REQUIRED, gonvml.ERROR_TIMEOUT, gonvml.ERROR_UNKNOWN} {
+		if _, err := node.CreatePartition(0, "2g.12gb", 2); err != nil {
+			t.Fatal(err)
+		}
+		if err := node.FailNextMIG(0, simulator.DestroyComputeInstance, ret); err != nil {
+			t.Fatal(err)
+		}
+		if err := library.DestroyComputeInstances(t.Context(), ref); !errors.Is(err, ErrGPUFails) {
+			t.Errorf("%v: %v", ret, err)
+		}
+		if err := destroy(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := node.SetMIGMode(0, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := destroy(); err != nil {
+		t.Errorf("MIG mode is off: %v", err)
+	}
+	if found, err := library.Instances(t.Context(), ref.GPU); err != nil || len(found) != 0 {
+		t.Errorf("MIG mode is off: %v, %v", found, err)
+	}
+}

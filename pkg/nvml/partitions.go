@@ -20,6 +20,9 @@ var (
 	// ErrGPUGone matches errors that say that the GPU of a partition is lost, or not listed any more.
 	// With it, its partitions are gone as well.
 	ErrGPUGone = errors.New("the GPU is gone")
+	// ErrGPUFails matches errors that say that the GPU needs a reset, does not answer, or does not say what is
+	// wrong (NVML_ERROR_RESET_REQUIRED, NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN). Its partitions may be there still.
+	ErrGPUFails = errors.New("the GPU fails")
 	// ErrPartitionInUse matches errors that say that a process still uses a partition
 	// (NVML_ERROR_IN_USE).
 	ErrPartitionInUse = errors.New("a process still uses the partition")
@@ -32,7 +35,7 @@ var (
 // MIG mode has none.
 //
 // This and the other calls for partitions fail with an [*UnavailableError] if NVML is not usable, or does
-// not answer before ctx ends, and with ErrGPUGone. Calls for one GPU are made one after the other, those
+// not answer before ctx ends, with ErrGPUGone and with ErrGPUFails. Calls for one GPU are made one after the other, those
 // for different GPUs at the same time. MIG mode is never changed.
 func (l *Library) Instances(ctx context.Context, gpu string) ([]mig.Instance, error) {
 	var found []mig.Instance
@@ -46,6 +49,9 @@ func (l *Library) Instances(ctx context.Context, gpu string) ([]mig.Instance, er
 				return migError("nvmlDeviceGetGpuInstanceProfileInfo", ret)
 			}
 			existing, ret := handle.GetGpuInstances(&info)
+			if ret == gonvml.ERROR_NOT_SUPPORTED {
+				continue // not in MIG mode: the profiles are told all the same
+			}
 			if ret != gonvml.SUCCESS {
 				return migError("nvmlDeviceGetGpuInstances", ret)
 			}
@@ -118,7 +124,7 @@ func (l *Library) DestroyComputeInstances(ctx context.Context, ref device.Partit
 				return migError("nvmlGpuInstanceGetComputeInstances", ret)
 			}
 			for _, ci := range existing {
-				if ret := ci.Destroy(); ret != gonvml.SUCCESS && ret != gonvml.ERROR_NOT_FOUND {
+				if ret := ci.Destroy(); !destroyed(ret) {
 					return migError("nvmlComputeInstanceDestroy", ret)
 				}
 			}
@@ -131,11 +137,17 @@ func (l *Library) DestroyComputeInstances(ctx context.Context, ref device.Partit
 // (nvmlGpuInstanceDestroy). Where there is none nothing happens.
 func (l *Library) DestroyGPUInstance(ctx context.Context, ref device.PartitionRef) error {
 	return l.onInstance(ctx, ref, "destroy the GPU instance of", func(_ gonvml.GpuInstanceProfileInfo, gi gonvml.GpuInstance) error {
-		if ret := gi.Destroy(); ret != gonvml.SUCCESS && ret != gonvml.ERROR_NOT_FOUND {
+		if ret := gi.Destroy(); !destroyed(ret) {
 			return migError("nvmlGpuInstanceDestroy", ret)
 		}
 		return nil
 	})
+}
+
+// destroyed reports whether what was to be destroyed is not there any more: also when it never was, or MIG mode is
+// turned off.
+func destroyed(ret gonvml.Return) bool {
+	return ret == gonvml.SUCCESS || ret == gonvml.ERROR_NOT_FOUND || ret == gonvml.ERROR_NOT_SUPPORTED
 }
 
 // errNoInstance ends a call for a GPU instance that is not there.
@@ -148,11 +160,14 @@ func (l *Library) onInstance(ctx context.Context, ref device.PartitionRef, what 
 		info, err := profileByID(handle, ref.ProfileID)
 		if err != nil {
 			if !creates && errors.Is(err, errNoProfile) {
-				return nil // as when MIG mode was turned off
+				return nil // as when another driver was loaded
 			}
 			return err
 		}
 		existing, ret := handle.GetGpuInstances(&info)
+		if ret == gonvml.ERROR_NOT_SUPPORTED && !creates {
+			return nil // as when MIG mode was turned off
+		}
 		if ret != gonvml.SUCCESS {
 			return migError("nvmlDeviceGetGpuInstances", ret)
 		}
@@ -193,6 +208,8 @@ func migError(call string, ret gonvml.Return) error {
 	switch ret {
 	case gonvml.ERROR_GPU_IS_LOST:
 		return fmt.Errorf("%w: %s: %w", ErrGPUGone, call, ret)
+	case gonvml.ERROR_RESET_REQUIRED, gonvml.ERROR_TIMEOUT, gonvml.ERROR_UNKNOWN:
+		return fmt.Errorf("%w: %s: %w", ErrGPUFails, call, ret)
 	case gonvml.ERROR_IN_USE:
 		return fmt.Errorf("%w: %s: %w", ErrPartitionInUse, call, ret)
 	case gonvml.ERROR_INSUFFICIENT_RESOURCES:

@@ -91,11 +91,15 @@ func (g *gpuCalls) partitioned(function string) (*snapshot, *profile.MIG, nvml.R
 }
 
 // GetGpuInstanceProfileInfo is nvmlDeviceGetGpuInstanceProfileInfo. It takes NVML's number of a profile,
-// and tells the driver's.
+// and tells the driver's, whether or not the GPU is in MIG mode.
 func (g *gpuCalls) GetGpuInstanceProfileInfo(number int) (nvml.GpuInstanceProfileInfo, nvml.Return) {
-	_, board, ret := g.partitioned("GetGpuInstanceProfileInfo")
+	snap, ret := g.probing("GetGpuInstanceProfileInfo")
 	if ret != nvml.SUCCESS {
 		return nvml.GpuInstanceProfileInfo{}, ret
+	}
+	board := snap.Profile.Product.MIG
+	if board == nil {
+		return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_NOT_SUPPORTED
 	}
 	if number < 0 || number >= nvml.GPU_INSTANCE_PROFILE_COUNT {
 		return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_INVALID_ARGUMENT
