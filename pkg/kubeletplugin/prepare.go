@@ -146,11 +146,12 @@ func (d *Driver) commit(ctx context.Context, record checkpoint.Record) ([]string
 
 // realizeStored is realize for a record as it is on disk. What stands in the places of one that was not prepared
 // to the end is destroyed before, as commit does.
-func (d *Driver) realizeStored(ctx context.Context, record checkpoint.Record) ([]string, checkpoint.Record, error) {
+func (d *Driver) realizeStored(ctx context.Context, record checkpoint.Record) (checkpoint.Record, error) {
 	if err := d.clearPartitions(ctx, record, partitionsNotPrepared(record, record, d.bootID)); err != nil {
-		return nil, record, err
+		return record, err
 	}
-	return d.realize(ctx, record)
+	_, record, err := d.realize(ctx, record)
+	return record, err
 }
 
 // realize makes the partitions of a record and its CDI spec. It returns the record with what it is then

@@ -279,7 +279,7 @@ func (r *reconciler) removeStraySpec(ctx context.Context, uid types.UID) (remove
 	// In a rolling update the other plugin may have prepared the claim meanwhile.
 	record, ok := r.store.Get(uid)
 	if ok {
-		_, _, err = r.realizeStored(ctx, record)
+		_, err = r.realizeStored(ctx, record)
 	}
 	return !ok, err
 }
@@ -346,7 +346,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, uid types.UID, broken bool)
 	if hasPartitions(record) && record.BootID != r.bootID {
 		return nil // of before the reboot: made anew when the kubelet asks for it
 	}
-	_, realized, err := r.realizeStored(ctx, record)
+	realized, err := r.realizeStored(ctx, record)
 	if errors.Is(err, errNothingToAdminister) {
 		klog.FromContext(ctx).V(2).Info("Left the CDI spec of a claim as it is: a partition that it has adminAccess to is gone", "claim", klog.KRef(record.Namespace, record.Name), "claimUID", uid, "err", err)
 		return nil
