@@ -196,7 +196,11 @@ func (m *Maker) Recheck(cluster *placement.Cluster, g placement.Gang) string {
 			return "a pod to be moved " + v.why
 		}
 	}
-	if stuck := cluster.Elsewhere(g.Claim, placed); stuck != nil {
+	switch stuck := cluster.Elsewhere(g.Claim, placed); {
+	case stuck == nil:
+	case stuck.Interrupted:
+		return fmt.Sprintf("it could not be found out whether pod %s still has a place elsewhere: %s", nameOf(*stuck.Victim), stuck.Why)
+	default:
 		return fmt.Sprintf("pod %s has no place elsewhere any more: %s", nameOf(*stuck.Victim), stuck.Why)
 	}
 	return ""

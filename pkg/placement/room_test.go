@@ -357,6 +357,19 @@ func partitioned(node string) []any {
 	return []any{s, counters, readyNode(node)}
 }
 
+func TestACommittedMoveIsJudgedByAControllerThatHasEvaluatedNothing(t *testing.T) {
+	m := occupied(t)
+	g := gangOf("g", 1, 4).Claim.DeepCopy()
+	decisions, _ := m.room(gangOf("g", 1, 4))
+	g.Status.Plan = decisions[0].Plan
+	restarted := occupied(t).c
+	restarted.SetGang(g)
+	a0, _ := restarted.Resident(types.NamespacedName{Namespace: "web", Name: "a0"})
+	if stuck := restarted.Elsewhere(g, []placement.Resident{a0}); stuck != nil {
+		t.Errorf("a0 is stuck: %s", stuck.Why)
+	}
+}
+
 func migClass() *resourceapi.DeviceClass {
 	return &resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "mig"},

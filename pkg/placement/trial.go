@@ -333,11 +333,23 @@ func (c *Cluster) domainOf(v Resident) string {
 }
 
 // Elsewhere says which of the victims of a gang's committed plan has no free device on a node that suits it any
-// more, or nil. What the gang keeps for them counts as free. Victims must be as Resident returns them.
+// more, or nil; Interrupted where that cannot be told now. What the gang keeps for them counts as free. Victims must be as Resident returns them.
 func (c *Cluster) Elsewhere(gang *v1alpha1.GangClaim, victims []Resident) *Obstacle {
+	room := &Room{planner: &planner{Cluster: c, cost: planCost}, request: &request{claim: gang, uid: gang.UID}}
+	for _, v := range victims { // after a restart nobody has yet
+		if obstacle := room.evaluate(context.Background(), v); obstacle != nil {
+			return obstacle
+		}
+	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	room := &Room{planner: &planner{Cluster: c}, request: &request{claim: gang, uid: gang.UID}}
+	for _, v := range victims {
+		for _, a := range room.finder().alternatives(v.Claim) {
+			if len(c.missing(a.view)) > 0 {
+				return &Obstacle{Victim: &v, Interrupted: true, Why: "its selectors could not be evaluated on all devices"}
+			}
+		}
+	}
 	change := change{Cluster: c}
 	defer change.undo()
 	for _, v := range victims {
