@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -28,6 +27,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/switchyard-dev/switchyard/internal/frugal"
 	"github.com/switchyard-dev/switchyard/pkg/health"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin"
 	"github.com/switchyard-dev/switchyard/pkg/nvml"
@@ -46,15 +46,9 @@ type Platform interface {
 	Close() error
 }
 
-// gcPercent makes the collector start at one and a half times the live heap. The plugin allocates little, and
-// it runs on every node: memory is worth more here than the collector's time. $GOGC takes precedence.
-const gcPercent = 50
-
 // run runs the plugin until ctx ends, on the hardware that open returns.
 func run(ctx context.Context, name string, o Options, open func(Options) (Platform, error)) (finalErr error) {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	frugal.Start()
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "node", o.NodeName)
 	ctx = klog.NewContext(ctx, logger)
 	logger.Info("Starting", "command", name, "version", version.Get().GitVersion, "pod", klog.KRef(o.PodNamespace, o.PodName))
