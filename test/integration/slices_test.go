@@ -83,6 +83,7 @@ func TestProfilesPublishTheirDomains(t *testing.T) {
 		"a100-pcie-pairs": {{0, 1}, {2, 3}},
 		"l40s-pcie":       {},
 		"t4":              {},
+		"a30-pcie":        {{0, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, name)
@@ -109,8 +110,8 @@ func TestProfilesPublishTheirDomains(t *testing.T) {
 func TestEveryProfileHasATestOfItsDomains(t *testing.T) {
 	t.Parallel()
 	// The list of the test above is by hand, because its values are.
-	if got := len(profile.Names()); got != 10 {
-		t.Errorf("there are %d profiles, and TestProfilesPublishTheirDomains knows 10", got)
+	if got := len(profile.Names()); got != 11 {
+		t.Errorf("there are %d profiles, and TestProfilesPublishTheirDomains knows 11", got)
 	}
 }
 
@@ -301,9 +302,11 @@ func TestLostGPUStaysListedWithATaint(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		lose func(*simulator.Node) error
+		// peers is the taint of those that had NVLinks to it; it keeps nobody away.
+		peers string
 	}{
-		"fallen off the bus":  {func(n *simulator.Node) error { return n.LoseGPU(2) }},
-		"not listed any more": {func(n *simulator.Node) error { return n.RemoveGPU(2) }},
+		"fallen off the bus":  {lose: func(n *simulator.Node) error { return n.LoseGPU(2) }},
+		"not listed any more": {func(n *simulator.Node) error { return n.RemoveGPU(2) }, "gpu.switchyard.dev/degraded=NVLinkDown:None"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, "a100-2x4")
@@ -312,7 +315,10 @@ func TestLostGPUStaysListedWithATaint(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.wantTaint(t, 2, lostTaint)
-			for _, position := range []int{0, 1, 3, 4, 5, 6, 7} {
+			for _, position := range []int{0, 1, 3} {
+				n.wantTaint(t, position, tc.peers)
+			}
+			for _, position := range []int{4, 5, 6, 7} {
 				n.wantTaint(t, position, "")
 			}
 			n.wantDomains(t, []int{0, 1, 3}, []int{4, 5, 6, 7})
@@ -325,7 +331,9 @@ func TestLostGPUStaysListedWithATaint(t *testing.T) {
 			if err := n.GPUs.RecoverGPU(2); err != nil {
 				t.Fatal(err)
 			}
-			n.wantTaint(t, 2, "")
+			for position := range n.devices {
+				n.wantTaint(t, position, "")
+			}
 			n.wantDomains(t, []int{0, 1, 2, 3}, []int{4, 5, 6, 7})
 			metric(t, p, equal(0), "switchyard_kubelet_plugin_unhealthy_devices")
 			n.wantSees(t, n.prepare(t, n.gpus(t, "claim", n.devices[2])), 2)

@@ -33,6 +33,9 @@ import (
 // getInfoTimeout is the kubelet's own limit for GetInfo.
 const getInfoTimeout = time.Second
 
+// registerAgain is the time between two tries.
+const registerAgain = time.Second
+
 // Kubelet is a running stand-in for one driver's plugins.
 type Kubelet struct {
 	driver string
@@ -117,20 +120,37 @@ func (k *Kubelet) Stop() {
 	k.plugins = nil
 }
 
-// appeared registers the plugin behind a new socket; an error stays readable through WaitRegistered.
-// A stale socket, left by a process that was killed, is refused like this and forgotten.
+// errNotAdmitted is of a plugin that says of itself what a kubelet does not take.
+var errNotAdmitted = errors.New("not admitted")
+
+// appeared registers the plugin behind a new socket; an error stays readable through WaitRegistered. As the kubelet
+// does, it tries again for as long as the socket is there: a plugin may be slow to answer, or long dead.
 func (k *Kubelet) appeared(ctx context.Context, socket string) {
 	info, err := os.Stat(socket)
 	if err != nil || info.Mode()&os.ModeSocket == 0 {
 		return // gone again, or not a socket: the kubelet ignores such files too
 	}
+	same := func() bool {
+		now, err := os.Stat(socket)
+		return err == nil && os.SameFile(info, now)
+	}
 	p, err := k.register(ctx, socket)
-	if err != nil {
+	for ; err != nil; p, err = k.register(ctx, socket) {
 		k.refuse(fmt.Errorf("register the plugin behind %s: %w", socket, err))
-		return
+		if errors.Is(err, errNotAdmitted) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(registerAgain):
+		}
+		if !same() {
+			return
+		}
 	}
 	k.update(func() {
-		if now, err := os.Stat(socket); err != nil || !os.SameFile(info, now) {
+		if !same() {
 			_ = p.conn.Close() // it vanished while it was being registered
 			return
 		}
@@ -178,7 +198,7 @@ func (k *Kubelet) register(ctx context.Context, socket string) (_ *plugin, err e
 	p, reason := k.admit(socket, info)
 	if reason != nil {
 		_, err := registration.NotifyRegistrationStatus(ctx, &registerapi.RegistrationStatus{Error: reason.Error()})
-		return nil, errors.Join(reason, err)
+		return nil, errors.Join(errNotAdmitted, reason, err)
 	}
 	if _, err := registration.NotifyRegistrationStatus(ctx, &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
 		return nil, errors.Join(fmt.Errorf("NotifyRegistrationStatus: %w", err), p.conn.Close())
