@@ -22,7 +22,8 @@ import (
 	"github.com/switchyard-dev/switchyard/test/harness/controlplane"
 )
 
-// Two schedulers see the same fence, and a gang may be given to either.
+// Another scheduler sees the fence too. (Two schedulers that allocate at the same moment give the same device away
+// twice, since neither knows what the other is about to write: so all the singles are one's.)
 func TestASecondSchedulerKeepsOutOfTheFence(t *testing.T) {
 	e := newEnv(t, stock, "a100-2x4")
 	binaries, err := controlplane.Binaries(t.Context(), localcluster, os.Stderr)
@@ -39,19 +40,17 @@ func TestASecondSchedulerKeepsOutOfTheFence(t *testing.T) {
 		}
 		second.Kill()
 	}()
-	by := func(scheduler string) func(*corev1.Pod) {
-		return func(pod *corev1.Pod) { pod.Spec.SchedulerName = scheduler }
-	}
+	bySecond := func(pod *corev1.Pod) { pod.Spec.SchedulerName = "second-scheduler" }
 	first := e.single("early", 1, inDomain(e.nodes[0], 0))
 	e.running(first)
 	gang := e.gang("train", 1, 4)
-	pods := e.members("train", 1, by("second-scheduler"))
+	pods := e.members("train", 1)
 	e.diesAt("TouchRules")
 	var singles []*corev1.Pod
 	for i := range 8 {
 		name := fmt.Sprintf("single-%d", i)
 		e.template(name, 1)
-		singles = append(singles, e.pod(name, name, by([]string{corev1.DefaultSchedulerName, "second-scheduler"}[i%2])))
+		singles = append(singles, e.pod(name, name, bySecond))
 		e.create(singles[i])
 	}
 	e.start()
