@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -414,21 +413,12 @@ func fingerprint(g placement.Gang) string {
 	return b.String()
 }
 
-// reservation is a GangClaim whose plan takes devices from others. Once it is being unfenced only what its
-// claims hold is taken, and likewise once it has been taken back: the pause that follows is no reason to
-// keep devices from others.
+// reservation is the GangClaim with its plan as long as that keeps devices from others.
 func reservation(claim *v1alpha1.GangClaim) *v1alpha1.GangClaim {
-	plan := claim.Status.Plan
-	if plan != nil && (plan.Step == v1alpha1.StepUnfencing || plan.Step == v1alpha1.StepTakingBack && swept(claim)) {
-		open := *claim
-		open.Status.Plan = nil
-		return &open
+	if claim.Status.Plan == nil || gang.Reserves(claim) {
+		return claim
 	}
-	return claim
-}
-
-// swept says that nothing is left of a plan that was taken back: the GangClaim waits for the next.
-func swept(claim *v1alpha1.GangClaim) bool {
-	planned := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionPlanned)
-	return planned != nil && (planned.Reason == gang.ReasonBackingOff || planned.Reason == gang.ReasonPlanning)
+	open := *claim
+	open.Status.Plan = nil
+	return &open
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/gang"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 	"github.com/switchyard-dev/switchyard/pkg/resourcemodel"
 )
@@ -260,7 +261,7 @@ func (s *snapshot) holders() map[placement.DeviceID][]holderView {
 func (s *snapshot) reserved() map[placement.DeviceID]string {
 	reserved := map[placement.DeviceID]string{}
 	for _, g := range s.gangs {
-		if reserves(g) {
+		if gang.Reserves(g) {
 			for _, id := range placement.PlannedDevices(g.Status.Plan) {
 				reserved[id] = keyOf(g).String()
 			}

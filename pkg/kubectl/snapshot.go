@@ -205,7 +205,7 @@ func (s *snapshot) cluster(quotas bool) *placement.Cluster {
 		each(s.quotas, c.SetQuota)
 	}
 	for _, g := range s.gangs {
-		if reserves(g) {
+		if gang.Reserves(g) {
 			c.SetGang(g)
 		}
 	}
@@ -216,20 +216,6 @@ func each[T any](list []T, do func(T)) {
 	for _, item := range list {
 		do(item)
 	}
-}
-
-// reserves says that the plan of a gang keeps its devices from others. Once it is being unfenced only what its claims
-// hold is taken, and likewise once it has been taken back, as the controller has it.
-func reserves(claim *v1alpha1.GangClaim) bool {
-	plan := claim.Status.Plan
-	switch {
-	case plan == nil || plan.Step == v1alpha1.StepUnfencing:
-		return false
-	case plan.Step == v1alpha1.StepTakingBack:
-		planned := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionPlanned)
-		return planned == nil || planned.Reason != gang.ReasonBackingOff && planned.Reason != gang.ReasonPlanning
-	}
-	return true
 }
 
 func keyOf(object client.Object) types.NamespacedName {
