@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/switchyard-dev/switchyard/test/harness/plugin"
 )
 
 // machineRounds is how many samples tell what the machine can do.
@@ -37,7 +39,7 @@ func machineSpeed() []Benchmark {
 	}}
 }
 
-func measureMachine(ctx context.Context, n *gpuNode, samples Samples) error {
+func measureMachine(ctx context.Context, n *gpuNode, _ *plugin.Plugin, samples Samples) error {
 	const atOnce = 8
 	claims, err := n.claims(ctx, "claim", atOnce)
 	if err != nil {

@@ -168,20 +168,26 @@ func (n *gpuNode) prepare(ctx context.Context, claims ...*resourceapi.ResourceCl
 	return errors.Join(errs...)
 }
 
-// onRunningPlugin is the Run of a benchmark that needs a node of its own and a plugin that is ready on it.
-func onRunningPlugin(do func(context.Context, *gpuNode, Samples) error) func(context.Context, *Lab, Samples) error {
+// onRunningPlugin is the Run of a benchmark that needs a node of its own and a plugin that is ready on it. The node is set
+// up before the plugin starts.
+func onRunningPlugin(do func(context.Context, *gpuNode, *plugin.Plugin, Samples) error, setUp ...func(*gpuNode) error) func(context.Context, *Lab, Samples) error {
 	return func(ctx context.Context, lab *Lab, samples Samples) (err error) {
 		n, err := lab.GPUNode(ctx)
 		if err != nil {
 			return err
 		}
 		defer closing(&err, func() error { return n.Close(ctx) })
-		_, stop, err := n.running(ctx)
+		for _, set := range setUp {
+			if err := set(n); err != nil {
+				return err
+			}
+		}
+		p, stop, err := n.running(ctx)
 		if err != nil {
 			return err
 		}
 		defer closing(&err, stop)
-		return do(ctx, n, samples)
+		return do(ctx, n, p, samples)
 	}
 }
 

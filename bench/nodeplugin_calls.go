@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/switchyard-dev/switchyard/test/harness/plugin"
 )
 
 const (
@@ -72,7 +74,7 @@ func nodePluginCalls() []Benchmark {
 	}
 }
 
-func measureCalls(ctx context.Context, n *gpuNode, samples Samples) error {
+func measureCalls(ctx context.Context, n *gpuNode, _ *plugin.Plugin, samples Samples) error {
 	single, err := n.claims(ctx, "single", len(n.gpus))
 	if err != nil {
 		return err
@@ -107,7 +109,7 @@ func (n *gpuNode) cycle(ctx context.Context, samples Samples, suffix string, cla
 	return nil
 }
 
-func measureParallel(ctx context.Context, n *gpuNode, samples Samples) error {
+func measureParallel(ctx context.Context, n *gpuNode, _ *plugin.Plugin, samples Samples) error {
 	claims, err := n.claims(ctx, "parallel", len(n.gpus))
 	if err != nil {
 		return err
@@ -134,7 +136,7 @@ func measureParallel(ctx context.Context, n *gpuNode, samples Samples) error {
 }
 
 // measureFullNode compares in several rounds, so that what else the machine does hits both sides.
-func measureFullNode(ctx context.Context, n *gpuNode, samples Samples) error {
+func measureFullNode(ctx context.Context, n *gpuNode, _ *plugin.Plugin, samples Samples) error {
 	single, err := n.claims(ctx, "single", len(n.gpus))
 	if err != nil {
 		return err
@@ -185,7 +187,7 @@ func measureFullNode(ctx context.Context, n *gpuNode, samples Samples) error {
 // median is the middle of unsorted samples.
 func median(samples []float64) float64 { return Median.Of(slices.Sorted(slices.Values(samples))) }
 
-func measureBurst(ctx context.Context, n *gpuNode, samples Samples) error {
+func measureBurst(ctx context.Context, n *gpuNode, _ *plugin.Plugin, samples Samples) error {
 	claims, err := n.adminClaims(ctx, "burst", burst)
 	if err != nil {
 		return err

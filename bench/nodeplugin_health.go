@@ -32,21 +32,11 @@ func nodePluginHealth() []Benchmark {
 			{Name: "xid-to-taint", Unit: "ms", Better: Lower, Statistics: []Statistic{P50.With(1000), P95, Max}},
 			{Name: "repair-to-no-taint", Unit: "ms", Better: Lower, Statistics: []Statistic{P50, P95, Max}},
 		},
-		Run: measureHealth,
+		Run: onRunningPlugin(measureHealth),
 	}}
 }
 
-func measureHealth(ctx context.Context, lab *Lab, samples Samples) (err error) {
-	n, err := lab.GPUNode(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, func() error { return n.Close(ctx) })
-	p, stop, err := n.running(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, stop)
+func measureHealth(ctx context.Context, n *gpuNode, p *plugin.Plugin, samples Samples) error {
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
 	tainted, err := n.watchTaints(watching)

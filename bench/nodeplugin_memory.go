@@ -3,7 +3,11 @@
 
 package main
 
-import "context"
+import (
+	"context"
+
+	"github.com/switchyard-dev/switchyard/test/harness/plugin"
+)
 
 // memoryRounds is how many claims are prepared and unprepared before memory is looked at.
 const memoryRounds = 500
@@ -16,22 +20,11 @@ func nodePluginMemory() []Benchmark {
 			{Name: "resident-memory", Unit: "MiB", Better: Lower, Statistics: []Statistic{Median.With(50)}},
 			{Name: "resident-memory-peak", Unit: "MiB", Better: Lower, Statistics: []Statistic{Median}},
 		},
-		Run: measureMemory,
+		Run: onRunningPlugin(measureMemory),
 	}}
 }
 
-func measureMemory(ctx context.Context, lab *Lab, samples Samples) (err error) {
-	n, err := lab.GPUNode(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, func() error { return n.Close(ctx) })
-	p, stop, err := n.running(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, stop)
-
+func measureMemory(ctx context.Context, n *gpuNode, p *plugin.Plugin, samples Samples) error {
 	claims, err := n.claims(ctx, "single", len(n.gpus))
 	if err != nil {
 		return err

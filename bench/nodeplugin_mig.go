@@ -9,6 +9,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/switchyard-dev/switchyard/pkg/device"
+	"github.com/switchyard-dev/switchyard/test/harness/plugin"
 )
 
 const (
@@ -28,24 +29,11 @@ func nodePluginMIG() []Benchmark {
 			{Name: "unprepare-1-partition", Unit: "ms", Better: Lower, Statistics: []Statistic{P50, P95, P99}},
 			{Name: "prepare-7-partitions-at-once", Unit: "ms", Better: Lower, Statistics: []Statistic{P50, P95, P99}},
 		},
-		Run: measureMIG,
+		Run: onRunningPlugin(measureMIG, func(n *gpuNode) error { return n.GPUs.SetMIGMode(0, true) }),
 	}}
 }
 
-func measureMIG(ctx context.Context, lab *Lab, samples Samples) (err error) {
-	n, err := lab.GPUNode(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, func() error { return n.Close(ctx) })
-	if err := n.GPUs.SetMIGMode(0, true); err != nil {
-		return err
-	}
-	_, stop, err := n.running(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, stop)
+func measureMIG(ctx context.Context, n *gpuNode, _ *plugin.Plugin, samples Samples) error {
 	var claims []*resourceapi.ResourceClaim
 	for start := range smallestOnGPU {
 		part := device.PartitionRef{GPU: n.gpus[0], ProfileID: smallestProfile, Start: start}
