@@ -7,6 +7,7 @@ package integration
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,6 +31,8 @@ func TestPrepareMakesNoNVMLCall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Whoever watches for XIDs waits for them all the time, in a goroutine of its own.
+	calls = slices.DeleteFunc(calls, func(call string) bool { return call == "nvmlEventSetWait" })
 	if len(calls) > 0 {
 		t.Errorf("prepare and unprepare called NVML: %q", calls)
 	}
