@@ -295,28 +295,28 @@ func (n *node) wantTaint(t *testing.T, position int, want string) {
 	})
 }
 
-const lostTaint = "gpu.switchyard.dev/unhealthy=Lost:NoSchedule"
+const (
+	lostTaint = "gpu.switchyard.dev/unhealthy=Lost:NoSchedule"
+	// peerTaint is that of the GPUs that had NVLinks to a lost one; it keeps nobody away.
+	peerTaint = "gpu.switchyard.dev/degraded=NVLinkDown:None"
+)
 
 // Field cases 20 and 21: a taint goes with its cause, and is of the one GPU.
 func TestLostGPUStaysListedWithATaint(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
-		lose func(*simulator.Node) error
-		// peers is the taint of those that had NVLinks to it; it keeps nobody away.
-		peers string
-	}{
-		"fallen off the bus":  {lose: func(n *simulator.Node) error { return n.LoseGPU(2) }},
-		"not listed any more": {func(n *simulator.Node) error { return n.RemoveGPU(2) }, "gpu.switchyard.dev/degraded=NVLinkDown:None"},
+	for name, lose := range map[string]func(*simulator.Node) error{
+		"fallen off the bus":  func(n *simulator.Node) error { return n.LoseGPU(2) },
+		"not listed any more": func(n *simulator.Node) error { return n.RemoveGPU(2) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, "a100-2x4")
 			p := n.running(t, plugin.Options{})
-			if err := tc.lose(n.GPUs); err != nil {
+			if err := lose(n.GPUs); err != nil {
 				t.Fatal(err)
 			}
 			n.wantTaint(t, 2, lostTaint)
 			for _, position := range []int{0, 1, 3} {
-				n.wantTaint(t, position, tc.peers)
+				n.wantTaint(t, position, peerTaint)
 			}
 			for _, position := range []int{4, 5, 6, 7} {
 				n.wantTaint(t, position, "")
