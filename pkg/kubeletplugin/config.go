@@ -49,6 +49,9 @@ type Config struct {
 	PluginDir, RegistryDir, CDIDir string
 	// BootIDFile holds an ID of the current boot.
 	BootIDFile string
+	// ModuleDir is the directory of the kernel driver in sysfs, which every load of it makes anew: what it had made
+	// before is gone. Optional.
+	ModuleDir string
 
 	// DiscoveryInterval is the time between two looks at the hardware.
 	DiscoveryInterval time.Duration

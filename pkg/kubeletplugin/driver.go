@@ -132,7 +132,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		return nil, fmt.Errorf("open the checkpoint: %w", err)
 	}
 	config.Registry.MustRegister(newPreparedCollector(d.store), newHealthCollector(d.hardware))
-	ledger, err := openPartitionLedger(config.PluginDir, bootID)
+	ledger, err := openPartitionLedger(config.PluginDir, bootID, config.ModuleDir)
 	if err != nil {
 		return nil, errors.Join(err, d.store.Close())
 	}

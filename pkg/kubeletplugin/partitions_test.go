@@ -508,6 +508,46 @@ func TestPartitionOutlivesNoReboot(t *testing.T) {
 	m.mustHave("after a claim that was prepared before the reboot", "0:5@2+")
 }
 
+func TestPartitionOutlivesNoReloadOfTheDriver(t *testing.T) {
+	m := newMIGMachine(t, "a30-pcie", 1)
+	module := filepath.Join(t.TempDir(), "nvidia")
+	load := func() {
+		t.Helper()
+		_ = os.Remove(module)
+		// Those of other loads stay, so that no two have the same inode.
+		if err := os.Symlink(t.TempDir(), module); err != nil {
+			t.Fatal(err)
+		}
+	}
+	boot := func() *testPlugin { return m.boot(func(c *Config) { c.ModuleDir = module }) }
+	load()
+	p := boot()
+	claim := m.claim("a", p.partition(0, "2g.12gb", 2))
+	p.mustPrepare(claim)
+	if boot().made() != 1 {
+		t.Error("a partition is forgotten by a restart of the plugin")
+	}
+	for _, restarted := range []bool{false, true} {
+		if err := errors.Join(m.hardware.SetMIGMode(0, false), os.Remove(module)); err != nil {
+			t.Fatal(err)
+		}
+		if p.made() != 1 {
+			t.Error("a partition is forgotten while the driver is not loaded")
+		}
+		load()
+		if err := m.hardware.SetMIGMode(0, true); err != nil {
+			t.Fatal(err)
+		}
+		must[simulator.GPUInstance](t)(m.hardware.CreatePartition(0, "2g.12gb", 2))
+		if restarted {
+			p = boot()
+		}
+		p.mustUnprepare(claim)
+		m.mustHave("which somebody made after a reload,", "0:5@2+")
+		p.mustPrepare(claim)
+	}
+}
+
 func TestPartitionInUseIsNotUnprepared(t *testing.T) {
 	m := newMIGMachine(t, "a30-pcie", 1)
 	p := m.boot()

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -78,6 +79,7 @@ func run(ctx context.Context, name string, o Options, open func(Options) (Platfo
 		RegistryDir:       o.RegistryDir,
 		CDIDir:            o.CDIDir,
 		BootIDFile:        o.BootIDFile,
+		ModuleDir:         filepath.Join(o.SysfsRoot, "module/nvidia"),
 		DiscoveryInterval: o.DiscoveryInterval,
 		ReconcileInterval: o.ReconcileInterval,
 		OrphanGrace:       o.OrphanGrace,
