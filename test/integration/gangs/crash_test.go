@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -27,8 +28,8 @@ import (
 
 var errCrash = errors.New("crashed by the test")
 
-// crash stands for the death of the process: after the write that dies names, no other write of this
-// controller succeeds, and it ends.
+// crash stands for the death of the process: after the write that dies names, this controller says nothing more to the
+// API server, and it ends.
 type crash struct {
 	mu     sync.Mutex
 	dead   bool
@@ -43,6 +44,7 @@ func (e *env) startCrashing(dies func(verb string) bool) (*crash, *runner) {
 	c := &crash{}
 	ready := make(chan struct{})
 	r := e.start(func(config *controller.Config) {
+		config.Client.Wrap(c.silence)
 		config.Wrote = func(verb string) error {
 			<-ready
 			c.mu.Lock()
@@ -61,6 +63,23 @@ func (e *env) startCrashing(dies func(verb string) bool) (*crash, *runner) {
 	close(ready)
 	return c, r
 }
+
+// silence keeps a dead controller from the API server: it goes on for a moment until all of it has seen that it ends.
+func (c *crash) silence(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		c.mu.Lock()
+		dead := c.dead
+		c.mu.Unlock()
+		if dead {
+			return nil, errCrash
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // diesAt lets a controller die at a write and waits until it is gone.
 func (e *env) diesAt(verb string) {
