@@ -40,10 +40,10 @@ var testTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // testConnection reads from a fake API server.
 type testConnection struct{ reader client.Reader }
 
-func (testConnection) addFlags(cmd *cobra.Command)    { newKubeconfig().addFlags(cmd) }
-func (c testConnection) open() (client.Reader, error) { return c.reader, nil }
-func (testConnection) namespace() (string, error)     { return "ml", nil }
-func (testConnection) clock() clock.PassiveClock      { return clocktesting.NewFakePassiveClock(testTime) }
+func (testConnection) addFlags(cmd *cobra.Command)                   { newKubeconfig().addFlags(cmd) }
+func (c testConnection) open(context.Context) (client.Reader, error) { return c.reader, nil }
+func (testConnection) namespace() (string, error)                    { return "ml", nil }
+func (testConnection) clock() clock.PassiveClock                     { return clocktesting.NewFakePassiveClock(testTime) }
 
 // testCluster are objects by kind and name; a later one replaces an earlier one.
 type testCluster []client.Object

@@ -36,10 +36,12 @@ As a plugin of kubectl it is called "kubectl switchyard"; kubectl finds it on th
 	return cmd
 }
 
-// Main runs the command until it ends or the process is told to stop, and returns the exit code.
+// Main runs the command until it ends or the process is told to stop, and returns the exit code. Told again, the
+// process stops at once.
 func Main(cmd *cobra.Command) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // who asks twice does not want to wait
 	if err := cmd.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "error: "+err.Error())
 		return 1

@@ -4,7 +4,9 @@
 package kubectl
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -27,8 +29,8 @@ const (
 type connection interface {
 	// addFlags adds the flags that say which cluster it is.
 	addFlags(cmd *cobra.Command)
-	// open returns what reads from the cluster.
-	open() (client.Reader, error)
+	// open returns what reads from the cluster until ctx ends.
+	open(ctx context.Context) (client.Reader, error)
 	// namespace is that of the flags, or of the context.
 	namespace() (string, error)
 	clock() clock.PassiveClock
@@ -64,13 +66,14 @@ func (k *kubeconfig) config() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules, &k.overrides)
 }
 
-func (k *kubeconfig) open() (client.Reader, error) {
+func (k *kubeconfig) open(ctx context.Context) (client.Reader, error) {
 	config, err := k.config().ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("find the cluster: %w; set --kubeconfig or --context", err)
 	}
 	config.QPS, config.Burst = requestRate, requestBurst
 	config.UserAgent = "kubectl-switchyard"
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return until{ctx, next} })
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err
@@ -80,6 +83,20 @@ func (k *kubeconfig) open() (client.Reader, error) {
 		return nil, fmt.Errorf("connect to %s: %w", config.Host, err)
 	}
 	return reader, nil
+}
+
+// until ends requests when ctx does: those that discover which kinds the API server has know of no context, and an
+// API server that does not answer would keep the command from ending.
+type until struct {
+	ctx  context.Context
+	next http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (u until) RoundTrip(request *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(request.Context())
+	context.AfterFunc(u.ctx, func() { cancel(context.Cause(u.ctx)) })
+	return u.next.RoundTrip(request.WithContext(ctx))
 }
 
 func (k *kubeconfig) namespace() (string, error) {

@@ -4,7 +4,9 @@
 package kubectl
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -57,10 +60,16 @@ func apiServer(t *testing.T) (kubeconfig string) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	file := filepath.Join(t.TempDir(), "kubeconfig")
+	return writeKubeconfig(t, server.URL)
+}
+
+// writeKubeconfig has a context of namespace ml of the server, and one of no cluster.
+func writeKubeconfig(t *testing.T, server string) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "kubeconfig")
 	config := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "a",
 		"clusters": [{"name": "a", "cluster": {"server": %q}}],
-		"contexts": [{"name": "a", "context": {"cluster": "a", "namespace": "ml"}}, {"name": "b", "context": {"cluster": "none"}}]}`, server.URL)
+		"contexts": [{"name": "a", "context": {"cluster": "a", "namespace": "ml"}}, {"name": "b", "context": {"cluster": "none"}}]}`, server)
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -89,5 +98,21 @@ func TestKubeconfigFlags(t *testing.T) {
 				t.Errorf("got %q, %v, want %q", out, err, tc.want)
 			}
 		})
+	}
+}
+
+// Discovery takes no context: only the transport can end it.
+func TestAnAPIServerThatDoesNotAnswerIsWaitedForNoLonger(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		cancel() // the user presses Ctrl-C meanwhile
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	cmd := New()
+	cmd.SetArgs([]string{"topology", "--kubeconfig", writeKubeconfig(t, server.URL), "--request-timeout", "20s"})
+	start := time.Now()
+	if err := cmd.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v after %s", err, time.Since(start))
 	}
 }

@@ -4,6 +4,7 @@
 package kubectl
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -87,11 +88,14 @@ func (o *output) show(out io.Writer, value any, text func(io.Writer) error) erro
 func (o *output) wide() bool { return o.format == formatWide }
 
 func (o *output) table(out io.Writer, table *metav1.Table) error {
+	// The printer does not say when out fails.
+	var text bytes.Buffer
 	printer := printers.NewTablePrinter(printers.PrintOptions{NoHeaders: o.noHeaders, Wide: o.wide()})
-	if err := printer.PrintObj(table, out); err != nil {
+	if err := printer.PrintObj(table, &text); err != nil {
 		return fmt.Errorf("print as table: %w", err)
 	}
-	return nil
+	_, err := text.WriteTo(out)
+	return err
 }
 
 // columns makes the columns of a table; those whose name begins with + are for wide only.

@@ -136,7 +136,7 @@ const parallel = 4
 
 // read reads the kinds, in a namespace or, if it is empty, in all.
 func read(ctx context.Context, c connection, namespace string, kinds ...kind) (*snapshot, error) {
-	reader, err := c.open()
+	reader, err := c.open(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -16,27 +16,30 @@ func TestReadNodes(t *testing.T) {
 		want    []Node
 		wantErr string
 	}{
-		"columns as the traces have them":       {in: header + "a,64000,262144,2,P100\n", want: []Node{{"a", 64000, 262144, 2, "P100"}}},
-		"columns in any order, others ignored":  {in: "model,gpu,zone,name,memory_mib,cpu_milli\nT4,1,z,a,2,1\n", want: []Node{{"a", 1, 2, 1, "T4"}}},
-		"a byte order mark and spaces":          {in: "\ufeffsn, CPU_milli ,memory_mib,gpu,model\n a , 1,2 ,1,T4\n", want: []Node{{"a", 1, 2, 1, "T4"}}},
-		"Windows line ends":                     {in: strings.ReplaceAll(header+"a,1,2,1,T4\n", "\n", "\r\n"), want: []Node{{"a", 1, 2, 1, "T4"}}},
-		"a node without GPUs needs no model":    {in: header + "a,1,2,0,\n", want: []Node{{"a", 1, 2, 0, ""}}},
-		"an empty file":                         {in: "", wantErr: "the file is empty: its first line must be a header with the columns sn|name, cpu_milli"},
-		"no node":                               {in: header, wantErr: "there is none below the header"},
-		"a column is missing":                   {in: "sn,cpu_milli,gpu,model\n", wantErr: "line 1: column memory_mib is missing: the header must have"},
-		"a column twice":                        {in: "sn,gpu,gpu,cpu_milli,memory_mib,model\n", wantErr: `line 1, column 3: a second column "gpu": remove one`},
-		"a comma is missing":                    {in: header + "a,1,2,1,T4\nb,1,2,1\n", wantErr: "line 3 has 4 columns, the header has 5"},
-		"a quote does not end":                  {in: header + "\"a,1,2,1,T4\n", wantErr: "line"},
-		"an empty cell":                         {in: header + "a,,2,1,T4\n", wantErr: "line 2, column 2 (cpu_milli): the cell is empty: write milli-CPUs, for example 64000"},
-		"not a number":                          {in: header + "a,1,16Gi,1,T4\n", wantErr: `line 2, column 3 (memory_mib): "16Gi" is not a whole number: write MiB`},
-		"a fraction":                            {in: header + "a,1.5,2,1,T4\n", wantErr: `line 2, column 2 (cpu_milli): "1.5" is not a whole number`},
-		"negative":                              {in: header + "a,-1,2,1,T4\n", wantErr: "column 2 (cpu_milli): -1 is not between 0 and"},
-		"more than an int64 holds":              {in: header + "a,99999999999999999999,2,1,T4\n", wantErr: "column 2 (cpu_milli): 99999999999999999999 is not between"},
-		"too many GPUs":                         {in: header + "a,1,2,17,T4\n", wantErr: "line 2, column 4 (gpu): 17 is not between 0 and 16"},
-		"a node with GPUs needs their model":    {in: header + "a,1,2,1,\n", wantErr: "line 2, column 5 (model): a node with GPUs needs their model"},
-		"no name":                               {in: header + ",1,2,1,T4\n", wantErr: "line 2, column 1 (sn|name): the name is empty"},
-		"the same name twice":                   {in: header + "a,1,2,1,T4\nb,1,2,1,T4\na,1,2,1,T4\n", wantErr: `line 4, column 1 (sn|name): "a" is also on line 2`},
-		"the first of several errors in a line": {in: header + "a,x,y,1,T4\n", wantErr: "column 2 (cpu_milli)"},
+		"columns as the traces have them":          {in: header + "a,64000,262144,2,P100\n", want: []Node{{"a", 64000, 262144, 2, "P100"}}},
+		"columns in any order, others ignored":     {in: "model,gpu,zone,name,memory_mib,cpu_milli\nT4,1,z,a,2,1\n", want: []Node{{"a", 1, 2, 1, "T4"}}},
+		"a byte order mark and spaces":             {in: "\ufeffsn, CPU_milli ,memory_mib,gpu,model\n a , 1,2 ,1,T4\n", want: []Node{{"a", 1, 2, 1, "T4"}}},
+		"a byte order mark before a quote":         {in: "\ufeff\"sn\",cpu_milli,memory_mib,gpu,model\na,1,2,1,T4\n", want: []Node{{"a", 1, 2, 1, "T4"}}},
+		"columns that are not separated by commas": {in: "sn;cpu_milli;gpu\n", wantErr: `it has ["sn;cpu_milli;gpu"], separated by commas`},
+		"what would confuse a terminal is quoted":  {in: "\x1b[31msn\n", wantErr: `it has ["\x1b[31msn"]`},
+		"Windows line ends":                        {in: strings.ReplaceAll(header+"a,1,2,1,T4\n", "\n", "\r\n"), want: []Node{{"a", 1, 2, 1, "T4"}}},
+		"a node without GPUs needs no model":       {in: header + "a,1,2,0,\n", want: []Node{{"a", 1, 2, 0, ""}}},
+		"an empty file":                            {in: "", wantErr: "the file is empty: its first line must be a header with the columns sn|name, cpu_milli"},
+		"no node":                                  {in: header, wantErr: "there is none below the header"},
+		"a column is missing":                      {in: "sn,cpu_milli,gpu,model\n", wantErr: "line 1: column memory_mib is missing: the header must have"},
+		"a column twice":                           {in: "sn,gpu,gpu,cpu_milli,memory_mib,model\n", wantErr: `line 1, column 3: a second column "gpu": remove one`},
+		"a comma is missing":                       {in: header + "a,1,2,1,T4\nb,1,2,1\n", wantErr: "line 3 has 4 columns, the header has 5"},
+		"a quote does not end":                     {in: header + "\"a,1,2,1,T4\n", wantErr: "line"},
+		"an empty cell":                            {in: header + "a,,2,1,T4\n", wantErr: "line 2, column 2 (cpu_milli): the cell is empty: write milli-CPUs, for example 64000"},
+		"not a number":                             {in: header + "a,1,16Gi,1,T4\n", wantErr: `line 2, column 3 (memory_mib): "16Gi" is not a whole number: write MiB`},
+		"a fraction":                               {in: header + "a,1.5,2,1,T4\n", wantErr: `line 2, column 2 (cpu_milli): "1.5" is not a whole number`},
+		"negative":                                 {in: header + "a,-1,2,1,T4\n", wantErr: "column 2 (cpu_milli): -1 is not between 0 and"},
+		"more than an int64 holds":                 {in: header + "a,99999999999999999999,2,1,T4\n", wantErr: "column 2 (cpu_milli): 99999999999999999999 is not between"},
+		"too many GPUs":                            {in: header + "a,1,2,17,T4\n", wantErr: "line 2, column 4 (gpu): 17 is not between 0 and 16"},
+		"a node with GPUs needs their model":       {in: header + "a,1,2,1,\n", wantErr: "line 2, column 5 (model): a node with GPUs needs their model"},
+		"no name":                                  {in: header + ",1,2,1,T4\n", wantErr: "line 2, column 1 (sn|name): the name is empty"},
+		"the same name twice":                      {in: header + "a,1,2,1,T4\nb,1,2,1,T4\na,1,2,1,T4\n", wantErr: `line 4, column 1 (sn|name): "a" is also on line 2`},
+		"the first of several errors in a line":    {in: header + "a,x,y,1,T4\n", wantErr: "column 2 (cpu_milli)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ReadNodes(strings.NewReader(tc.in))
@@ -134,11 +137,15 @@ func FuzzReadNodes(f *testing.F) {
 func TestCheck(t *testing.T) {
 	nodes := []Node{{"a", 1, 1, 2, "T4"}, {"b", 1, 1, 0, "none"}}
 	gpu := Task{"job", Kind{GPUs: 1, Milli: 500}}
+	many := slices.Repeat([]Node{{"c", 1, 1, 8, "T4"}}, 10_000)
 	for name, tc := range map[string]struct {
 		nodes   []Node
 		tasks   []Task
 		wantErr string
 	}{
+		"many tasks for many nodes":              {many, []Task{{"job", Kind{GPUs: 1, Milli: 21}}}, ""},
+		"more tasks than fit into memory":        {many, []Task{{"job", Kind{GPUs: 1, Milli: 1}}}, "about 104000000 tasks have to arrive until they ask for 130 % of the nodes' GPUs, more than 5000000: take fewer nodes"},
+		"mostly tasks without GPUs":              {many, append(slices.Repeat([]Task{{"none", Kind{}}}, 100), gpu), "about 21008000 tasks"},
 		"all is well":                            {nodes, []Task{gpu, {"job-2", Kind{GPUs: 1, Milli: 500, Spec: "T4"}}}, ""},
 		"no node has a GPU":                      {nodes[1:], []Task{gpu}, "none of the 1 nodes has a GPU: column gpu"},
 		"no task asks for a GPU":                 {nodes, []Task{{"job", Kind{CPU: 1}}}, "none of the 1 tasks asks for a GPU: column num_gpu"},
@@ -146,7 +153,7 @@ func TestCheck(t *testing.T) {
 		"a model of a node without GPUs is none": {nodes, []Task{{"job", Kind{GPUs: 1, Milli: 500, Spec: "none"}}}, `no node has GPU model "none"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := Check(tc.nodes, tc.tasks)
+			err := Check(tc.nodes, tc.tasks, 130)
 			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
 				t.Errorf("got %v, want %q", err, tc.wantErr)
 			}

@@ -4,6 +4,7 @@
 package trace
 
 import (
+	"bufio"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -19,9 +20,16 @@ type table struct {
 	names   map[string]int // lines of names
 }
 
+// byteOrderMark is what spreadsheets write before the text.
+const byteOrderMark = "\ufeff"
+
 // openTable reads the header. A required column may have several names, separated by "|".
 func openTable(r io.Reader, required ...string) (*table, error) {
-	reader := csv.NewReader(r)
+	text := bufio.NewReader(r)
+	if mark, err := text.Peek(len(byteOrderMark)); err == nil && string(mark) == byteOrderMark {
+		_, _ = text.Discard(len(byteOrderMark)) // it is there
+	}
+	reader := csv.NewReader(text)
 	header, err := reader.Read()
 	if errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("the file is empty: its first line must be a header with the columns %s", strings.Join(required, ", "))
@@ -31,8 +39,7 @@ func openTable(r io.Reader, required ...string) (*table, error) {
 	}
 	t := &table{reader: reader, columns: map[string]int{}, names: map[string]int{}}
 	for i, name := range header {
-		// Spreadsheets write a byte order mark.
-		name = strings.ToLower(strings.TrimSpace(strings.TrimPrefix(name, "\ufeff")))
+		name = strings.ToLower(strings.TrimSpace(name))
 		if _, twice := t.columns[name]; twice {
 			return nil, fmt.Errorf("line 1, column %d: a second column %q: remove one", i+1, name)
 		}
@@ -40,8 +47,8 @@ func openTable(r io.Reader, required ...string) (*table, error) {
 	}
 	for _, name := range required {
 		if _, ok := t.column(name); !ok {
-			return nil, fmt.Errorf("line 1: column %s is missing: the header must have %s; it has %s",
-				name, strings.Join(required, ", "), strings.Join(header, ", "))
+			return nil, fmt.Errorf("line 1: column %s is missing: the header must have %s; it has %q, separated by commas",
+				name, strings.Join(required, ", "), header)
 		}
 	}
 	return t, nil

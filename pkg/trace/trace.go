@@ -69,13 +69,21 @@ func Capacity(nodes []Node) int {
 	return total
 }
 
-// Check reports what keeps the tasks from being replayed on the nodes, although each of both is valid.
-func Check(nodes []Node, tasks []Task) error {
+// MaxArrivals bounds how many tasks may have to be drawn until they ask for as much as they should: their memory.
+const MaxArrivals = 5_000_000
+
+// Check reports what keeps the tasks from being replayed on the nodes until they have asked for so many percent of
+// the GPUs, although each of both is valid.
+func Check(nodes []Node, tasks []Task, percent float64) error {
 	if Capacity(nodes) == 0 {
 		return fmt.Errorf("none of the %d nodes has a GPU: column gpu must be greater than 0 on one at least", len(nodes))
 	}
 	if !slices.ContainsFunc(tasks, func(t Task) bool { return t.GPUs > 0 }) {
 		return fmt.Errorf("none of the %d tasks asks for a GPU: column num_gpu must be greater than 0 on one at least", len(tasks))
+	}
+	if arrivals := expectedArrivals(nodes, tasks, percent); arrivals > MaxArrivals {
+		return fmt.Errorf("about %.0f tasks have to arrive until they ask for %.0f %% of the nodes' GPUs, more than %d: "+
+			"take fewer nodes, or leave out tasks that ask for little or nothing", arrivals, percent, MaxArrivals)
 	}
 	known := map[string]bool{}
 	for _, n := range nodes {
@@ -92,6 +100,15 @@ func Check(nodes []Node, tasks []Task) error {
 		}
 	}
 	return nil
+}
+
+// expectedArrivals is how many of the tasks, drawn at random, ask for so many percent of the nodes' GPUs.
+func expectedArrivals(nodes []Node, tasks []Task, percent float64) float64 {
+	demand := 0
+	for _, t := range tasks {
+		demand += t.Demand()
+	}
+	return percent / 100 * float64(Capacity(nodes)) * float64(len(tasks)) / float64(demand)
 }
 
 func sortedKeys(set map[string]bool) []string {

@@ -3,6 +3,8 @@
 
 package trace
 
+import "math/bits"
+
 // Rand is where randomness comes from. *rand.Rand of math/rand (version 1) implements it; with
 // rand.NewSource(seed) the workloads are those of the published results, seeds 42 to 51.
 type Rand interface {
@@ -50,12 +52,20 @@ func tune(arrivals, tasks []Task, target float64, random Rand) []Task {
 		demand += t.Demand()
 	}
 	if float64(demand) > target {
-		for float64(demand) > target {
-			i := random.Intn(len(arrivals))
+		left := newPositions(len(arrivals))
+		deleted := make([]bool, len(arrivals))
+		for count := len(arrivals); float64(demand) > target; count-- {
+			i := left.take(random.Intn(count))
 			demand -= arrivals[i].Demand()
-			arrivals = append(arrivals[:i], arrivals[i+1:]...)
+			deleted[i] = true
 		}
-		return arrivals
+		kept := arrivals[:0]
+		for i, t := range arrivals {
+			if !deleted[i] {
+				kept = append(kept, t)
+			}
+		}
+		return kept
 	}
 	for {
 		t := tasks[random.Intn(len(tasks))]
@@ -66,4 +76,33 @@ func tune(arrivals, tasks []Task, target float64, random Rand) []Task {
 		demand += t.Demand()
 		arrivals = append(arrivals, t)
 	}
+}
+
+// positions are the positions of a list that are left: a Fenwick tree of their numbers. Lists of jobs can be long,
+// and deleting from a slice takes time that grows with its length.
+type positions []int
+
+func newPositions(n int) positions {
+	p := make(positions, n+1)
+	for i := 1; i <= n; i++ {
+		p[i]++
+		if above := i + i&-i; above <= n {
+			p[above] += p[i]
+		}
+	}
+	return p
+}
+
+// take takes out the position of which so many that are left come before.
+func (p positions) take(before int) int {
+	at := 0
+	for step := 1 << bits.Len(uint(len(p)-1)); step > 0; step >>= 1 {
+		if next := at + step; next < len(p) && p[next] <= before {
+			at, before = next, before-p[next]
+		}
+	}
+	for i := at + 1; i < len(p); i += i & -i {
+		p[i]--
+	}
+	return at
 }

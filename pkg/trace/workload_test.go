@@ -110,6 +110,32 @@ func TestWorkload(t *testing.T) {
 	}
 }
 
+func TestPositionsAreTakenAsFromASlice(t *testing.T) {
+	for n := range 70 {
+		random := rand.New(rand.NewSource(int64(n)))
+		left, tree := make([]int, n), newPositions(n)
+		for i := range left {
+			left[i] = i
+		}
+		for len(left) > 0 {
+			before := random.Intn(len(left))
+			if got := tree.take(before); got != left[before] {
+				t.Fatalf("of %d, position %d of %v: got %d", n, before, left, got)
+			}
+			left = slices.Delete(left, before, before+1)
+		}
+	}
+}
+
+// Many more tasks than fit: with a slice that each deletion moves it takes minutes.
+func TestManyTasksAreDeleted(t *testing.T) {
+	tasks := slices.Repeat([]Task{task("1", 1, 1000)}, 300_000)
+	got := NewWorkload([]Node{{"a", 1, 1, 4, "T4"}}, tasks, 100, rand.New(rand.NewSource(1)))
+	if len(got.Arrivals) != 4 {
+		t.Errorf("%d tasks are left, want 4", len(got.Arrivals))
+	}
+}
+
 // Go promises that a seed of math/rand gives the same numbers for ever; the published seeds rest on it.
 func TestSeedsOfMathRandAreStable(t *testing.T) {
 	random := rand.New(rand.NewSource(42))

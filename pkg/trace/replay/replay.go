@@ -71,9 +71,12 @@ func (c Config) Validate() error {
 	if c.Workers < 1 {
 		errs = append(errs, fmt.Errorf("workers %d is less than 1", c.Workers))
 	}
-	errs = append(errs, trace.Check(c.Nodes, c.Tasks))
+	errs = append(errs, trace.Check(c.Nodes, c.Tasks, c.demand()))
 	return errors.Join(errs...)
 }
+
+// demand is how much demand workloads are made for, in percent of the nodes' GPUs.
+func (c Config) demand() float64 { return float64(max(c.Arrival, PublishedArrival)) }
 
 // Result is what came of all seeds.
 type Result struct {

@@ -38,7 +38,7 @@ type replay struct {
 // run replays one seed, or a part of it if ctx ends.
 func run(ctx context.Context, config Config, seed int64) Seed {
 	random := config.Rand(seed)
-	workload := trace.NewWorkload(config.Nodes, config.Tasks, float64(max(config.Arrival, PublishedArrival)), random)
+	workload := trace.NewWorkload(config.Nodes, config.Tasks, config.demand(), random)
 	c := cluster.New(workload.Nodes, workload.Ranks, config.Domain)
 	r := &replay{cluster: c, catalog: c.NewCatalog(config.Tasks), points: []Point{{}}}
 	env := policy.Env{Cluster: c, Catalog: r.catalog, Tasks: config.Tasks, Random: random, Streams: config.Rand(streamsSeed)}
