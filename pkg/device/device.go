@@ -79,6 +79,10 @@ type GPU struct {
 	NVSwitchDomain string `json:"nvswitchDomain,omitempty"`
 	// NVSwitchDomainSize is the number of GPUs of the domain on this node; 0 without a domain.
 	NVSwitchDomainSize int `json:"nvswitchDomainSize,omitempty"`
+	// NVLinksPerPeer is the number of active links between the GPU and each other GPU of its domain on this
+	// node, counted as nvidia-smi topo -m does: through NVSwitches all links of the GPU count for every peer.
+	// 0 where the peers differ, where the links do not tell, and without a peer.
+	NVLinksPerPeer int `json:"nvlinksPerPeer,omitempty"`
 	// LastDomain is the latest domain the GPU was in, and its own one while it is in one. It keeps the
 	// place of a lost GPU among its neighbours; never publish it.
 	LastDomain string `json:"lastDomain,omitempty"`

@@ -120,7 +120,7 @@ func keepProfiles(old, now MIG) *MIG {
 func lose(old GPU) GPU {
 	old.LastDomain = cmp.Or(old.NVSwitchDomain, old.LastDomain)
 	old.NVSwitchDomain = ""
-	old.NVLinks = 0
+	old.NVLinks, old.NVLinksPerPeer = 0, 0
 	if old.Health.Reason != ReasonLost {
 		old.Health = Health{Reason: ReasonLost, Message: "NVML does not list the GPU any more"}
 	}

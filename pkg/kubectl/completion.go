@@ -39,7 +39,7 @@ func completeNodes(c connection) completion {
 		if err != nil {
 			return nil, err
 		}
-		nodes, _, err := s.devices()
+		nodes, err := s.devices()
 		var names []string
 		for _, n := range nodes {
 			names = append(names, n.Name)

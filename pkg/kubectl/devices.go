@@ -52,20 +52,22 @@ type domainView struct {
 
 // gpuView is a GPU.
 type gpuView struct {
-	Index       int64        `json:"index"`
-	Device      string       `json:"device"`
-	ID          string       `json:"id,omitempty"`
-	UUID        string       `json:"uuid,omitempty"`
-	Product     string       `json:"product,omitempty"`
-	Domain      string       `json:"domain,omitempty"`
-	NUMANode    *int64       `json:"numaNode,omitempty"`
-	PCIeRoot    string       `json:"pcieRoot,omitempty"`
-	PCIBusID    string       `json:"pciBusID,omitempty"`
-	NVLinks     int64        `json:"nvlinks"`
-	State       string       `json:"state"`
-	Holders     []holderView `json:"holders,omitempty"`
-	ReservedFor string       `json:"reservedFor,omitempty"`
-	Taints      []string     `json:"taints,omitempty"`
+	Index    int64  `json:"index"`
+	Device   string `json:"device"`
+	ID       string `json:"id,omitempty"`
+	UUID     string `json:"uuid,omitempty"`
+	Product  string `json:"product,omitempty"`
+	Domain   string `json:"domain,omitempty"`
+	NUMANode *int64 `json:"numaNode,omitempty"`
+	PCIeRoot string `json:"pcieRoot,omitempty"`
+	PCIBusID string `json:"pciBusID,omitempty"`
+	NVLinks  int64  `json:"nvlinks"`
+	// NVLinksPerPeer is 0 where the attribute is absent.
+	NVLinksPerPeer int64        `json:"nvlinksPerPeer,omitempty"`
+	State          string       `json:"state"`
+	Holders        []holderView `json:"holders,omitempty"`
+	ReservedFor    string       `json:"reservedFor,omitempty"`
+	Taints         []string     `json:"taints,omitempty"`
 
 	id placement.DeviceID
 }
@@ -81,10 +83,9 @@ type holderView struct {
 var errNoSlices = errors.New("no ResourceSlice of driver " + v1alpha1.DriverName + " lists a GPU: the node plugin has to run on the nodes " +
 	"with GPUs; see its pods (kubectl get pods -A | grep switchyard) and kubectl get resourceslices")
 
-// devices lists the nodes that have GPUs, by name, and the sizes of all domains: GPUs on any node.
-func (s *snapshot) devices() (nodes []nodeView, sizes map[string]int, err error) {
+// devices lists the nodes that have GPUs, by name.
+func (s *snapshot) devices() ([]nodeView, error) {
 	holders, reserved := s.holders(), s.reserved()
-	sizes = map[string]int{}
 	byNode := map[string]*nodeView{}
 	for _, p := range pools(s.slices) {
 		partitions := map[string][]resourceapi.Device{} // by UUID of the GPU
@@ -118,15 +119,13 @@ func (s *snapshot) devices() (nodes []nodeView, sizes map[string]int, err error)
 				}
 				g.judge(s, d, reserved)
 				n.GPUs = append(n.GPUs, g)
-				if g.Domain != "" {
-					sizes[g.Domain]++
-				}
 			}
 		}
 	}
 	if len(byNode) == 0 {
-		return nil, nil, errNoSlices
+		return nil, errNoSlices
 	}
+	var nodes []nodeView
 	for _, n := range byNode {
 		slices.SortFunc(n.GPUs, func(a, b gpuView) int {
 			return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Device, b.Device))
@@ -135,7 +134,7 @@ func (s *snapshot) devices() (nodes []nodeView, sizes map[string]int, err error)
 		nodes = append(nodes, *n)
 	}
 	slices.SortFunc(nodes, func(a, b nodeView) int { return cmp.Compare(a.Name, b.Name) })
-	return nodes, sizes, nil
+	return nodes, nil
 }
 
 // pool are the slices of one pool, of its newest generation.
@@ -169,17 +168,18 @@ func pools(all []*resourceapi.ResourceSlice) []*pool {
 
 func newGPU(pool string, d resourceapi.Device) gpuView {
 	return gpuView{
-		Index:    ptr.Deref(d.Attributes[resourcemodel.AttributeIndex].IntValue, 0),
-		Device:   d.Name,
-		ID:       stringOf(d, resourcemodel.AttributeID),
-		UUID:     stringOf(d, resourcemodel.AttributeUUID),
-		Product:  stringOf(d, resourcemodel.AttributeProductName),
-		Domain:   stringOf(d, resourcemodel.AttributeNVSwitchDomain),
-		NUMANode: d.Attributes[resourcemodel.AttributeNUMANode].IntValue,
-		PCIeRoot: stringOf(d, resourcemodel.AttributePCIeRoot),
-		PCIBusID: stringOf(d, resourcemodel.AttributePCIBusID),
-		NVLinks:  ptr.Deref(d.Attributes[resourcemodel.AttributeNVLinks].IntValue, 0),
-		id:       placement.DeviceID{Driver: v1alpha1.DriverName, Pool: pool, Device: d.Name},
+		Index:          ptr.Deref(d.Attributes[resourcemodel.AttributeIndex].IntValue, 0),
+		Device:         d.Name,
+		ID:             stringOf(d, resourcemodel.AttributeID),
+		UUID:           stringOf(d, resourcemodel.AttributeUUID),
+		Product:        stringOf(d, resourcemodel.AttributeProductName),
+		Domain:         stringOf(d, resourcemodel.AttributeNVSwitchDomain),
+		NUMANode:       d.Attributes[resourcemodel.AttributeNUMANode].IntValue,
+		PCIeRoot:       stringOf(d, resourcemodel.AttributePCIeRoot),
+		PCIBusID:       stringOf(d, resourcemodel.AttributePCIBusID),
+		NVLinks:        ptr.Deref(d.Attributes[resourcemodel.AttributeNVLinks].IntValue, 0),
+		NVLinksPerPeer: ptr.Deref(d.Attributes[resourcemodel.AttributeNVLinksPerPeer].IntValue, 0),
+		id:             placement.DeviceID{Driver: v1alpha1.DriverName, Pool: pool, Device: d.Name},
 	}
 }
 

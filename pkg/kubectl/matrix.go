@@ -12,12 +12,11 @@ import (
 )
 
 // links are how the GPUs of a node are connected, as far as ResourceSlices tell, in the words of nvidia-smi topo -m.
-// sizes are how many GPUs a domain has on all nodes.
-func links(gpus []gpuView, sizes map[string]int) [][]string {
+func links(gpus []gpuView) [][]string {
 	table := make([][]string, len(gpus))
 	for i := range gpus {
 		for j := range gpus {
-			table[i] = append(table[i], link(gpus, i, j, sizes))
+			table[i] = append(table[i], link(gpus, i, j))
 		}
 	}
 	return table
@@ -25,20 +24,17 @@ func links(gpus []gpuView, sizes map[string]int) [][]string {
 
 // link is how two GPUs are connected.
 //
-// GPUs of one domain have NVLinks; how many there are between two of them is known where the links cannot be dealt
-// out to the peers: through NVSwitches all links lead to every peer. Else it says NVL. GPUs of different domains may
-// have NVLinks of which slices do not tell (DGX-1). Below one PCIe root complex it is PHB, or nearer.
-func link(gpus []gpuView, i, j int, sizes map[string]int) string {
+// GPUs of one domain have NVLinks; over how many, the slices say of a GPU that has as many to each peer. Else it says
+// NVL. GPUs of different domains may have NVLinks of which slices do not tell (DGX-1). Below one PCIe root complex
+// it is PHB, or nearer.
+func link(gpus []gpuView, i, j int) string {
 	a, b := gpus[i], gpus[j]
 	switch {
 	case i == j:
 		return topology.Self.String()
 	case a.Domain != "" && a.Domain == b.Domain:
-		peers := int64(sizes[a.Domain] - 1)
-		if a.NVLinks == b.NVLinks && a.NVLinks > 0 && (peers == 1 || a.NVLinks%peers != 0) {
-			return topology.Connection{Level: topology.NVLink, NVLinks: int(a.NVLinks)}.String()
-		}
-		return topology.NVLink.String()
+		count := max(a.NVLinksPerPeer, b.NVLinksPerPeer) // one may have another number to another peer
+		return topology.Connection{Level: topology.NVLink, NVLinks: int(count)}.String()
 	case a.PCIeRoot != "" && a.PCIeRoot == b.PCIeRoot:
 		return topology.PHB.String()
 	case a.NUMANode == nil || b.NUMANode == nil:

@@ -56,7 +56,7 @@ func (o *output) topology(ctx context.Context, c connection, out io.Writer, args
 	if err != nil {
 		return err
 	}
-	nodes, sizes, err := s.devices()
+	nodes, err := s.devices()
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (o *output) topology(ctx context.Context, c connection, out io.Writer, args
 		if err != nil {
 			return err
 		}
-		node.Links = links(node.GPUs, sizes)
+		node.Links = links(node.GPUs)
 		nodes = []nodeView{node}
 	}
 	return o.show(out, topologyView{nodes}, func(out io.Writer) error {

@@ -71,7 +71,7 @@ func stubGPU(index int) device.GPU {
 		UUID: "GPU-57ab0000-0000-4000-8000-00000000000" + string(rune('0'+index)), Index: index, Minor: new(index),
 		ProductName: "NVIDIA Stub 80GB", Brand: "Nvidia", Architecture: "Hopper", ComputeCapability: "9.0",
 		PCIBusID: "000" + string(rune('8'+index)) + ":06:00.0", MemoryBytes: 80 << 30, Multiprocessors: 132,
-		NVLinks: 4, NVSwitchDomain: "node-a.0", NVSwitchDomainSize: 2,
+		NVLinks: 4, NVSwitchDomain: "node-a.0", NVSwitchDomainSize: 2, NVLinksPerPeer: 4,
 	}
 }
 

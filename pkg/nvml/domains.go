@@ -5,6 +5,7 @@ package nvml
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/switchyard-dev/switchyard/pkg/device"
 	"github.com/switchyard-dev/switchyard/pkg/topology"
@@ -63,6 +64,7 @@ func assignDomains(nodeName string, gpus []*gpu, status func(a, b *gpu) peerStat
 	}
 
 	countDomains(gpus)
+	countPeerLinks(gpus)
 	return settling
 }
 
@@ -109,6 +111,33 @@ func countDomains(gpus []*gpu) {
 	}
 }
 
+// countPeerLinks sets how many links every GPU has to each of its peers, where it is one number.
+func countPeerLinks(gpus []*gpu) {
+	for _, a := range gpus {
+		var counts []int
+		for _, b := range gpus {
+			if a != b && a.NVSwitchDomain != "" && a.NVSwitchDomain == b.NVSwitchDomain && !a.MIGEnabled && !b.MIGEnabled {
+				counts = append(counts, peerLinks(a, b))
+			}
+		}
+		if counts = slices.Compact(counts); len(counts) == 1 {
+			a.NVLinksPerPeer = counts[0]
+		}
+	}
+}
+
+// peerLinks returns the number of NVLinks between two GPUs of a domain, and 0 if their links do not tell.
+func peerLinks(a, b *gpu) int {
+	if links := directLinks(a, b) + sharedLinks(a, b); links > 0 {
+		return links
+	}
+	throughSwitches := func(g *gpu) bool { return g.fabric.state == fabricJoined || g.links.toSwitch == g.links.active }
+	if throughSwitches(a) && throughSwitches(b) {
+		return min(a.links.active, b.links.active)
+	}
+	return 0
+}
+
 // linkGraph returns which of the GPUs are connected at NVLink speed inside this node.
 func linkGraph(gpus []*gpu, status func(a, b *gpu) peerStatus) (topology.Graph, error) {
 	matrix := make([][]topology.Connection, len(gpus))
@@ -137,10 +166,7 @@ func connected(a, b *gpu, status func(a, b *gpu) peerStatus) int {
 		return 0
 	}
 	direct := directLinks(a, b)
-	shared := 0
-	for address, n := range a.links.switches {
-		shared += min(n, b.links.switches[address])
-	}
+	shared := sharedLinks(a, b)
 	unknown := a.links.throughUnknown() && b.links.throughUnknown()
 	if direct+shared == 0 && !unknown {
 		return 0
@@ -156,6 +182,15 @@ func connected(a, b *gpu, status func(a, b *gpu) peerStatus) int {
 		// the links decide
 	}
 	return direct + shared
+}
+
+// sharedLinks returns the number of links of the two GPUs that meet at an NVSwitch.
+func sharedLinks(a, b *gpu) int {
+	shared := 0
+	for address, n := range a.links.switches {
+		shared += min(n, b.links.switches[address])
+	}
+	return shared
 }
 
 // directLinks returns the number of links between the two GPUs. Both ends have to agree that a link is

@@ -401,6 +401,55 @@ func TestDomains(t *testing.T) {
 	}
 }
 
+func TestLinksToEachPeer(t *testing.T) {
+	mesh := func(t *testing.T) *fakeNode {
+		return newNode(t, 4).bridge(0, 1, 4).bridge(0, 2, 4).bridge(0, 3, 4).bridge(1, 2, 4).bridge(1, 3, 4).bridge(2, 3, 4)
+	}
+	unreadable := newNode(t, 4).opaque(18).peersWithin(span(0, 3))
+	for _, gpu := range unreadable.gpus {
+		for _, link := range gpu.links {
+			link.hidden = true
+		}
+	}
+	for name, test := range map[string]struct {
+		node *fakeNode
+		want []int
+	}{
+		"through switches all links lead to each":        {newNode(t, 8).switched(0, 7, 2, dgxSwitches...), []int{12, 12, 12, 12, 12, 12, 12, 12}},
+		"direct links are dealt out":                     {mesh(t), []int{4, 4, 4, 4}},
+		"a direct link that is down":                     {mesh(t).downLinks(0, 1), []int{0, 0, 4, 4}},
+		"a link to a switch that is down":                {newNode(t, 3).switched(0, 2, 2, dgxSwitches...).downLinks(2, 1), []int{0, 0, 11}},
+		"peers that differ":                              {cubeMesh(t), []int{0, 0, 0, 0, 0, 0, 0, 0}},
+		"switches that hide which they are":              {newNode(t, 4).opaque(18).peersWithin(span(0, 3)), []int{18, 18, 18, 18}},
+		"ends that may not be read may be either":        {unreadable, []int{0, 0, 0, 0}},
+		"a fabric over nodes has switches":               {newNode(t, 4).opaque(18).register(rack), []int{18, 18, 18, 18}},
+		"no peer":                                        {newNode(t, 1).opaque(18).register(rack), []int{0}},
+		"no NVLink":                                      {newNode(t, 2), []int{0, 0}},
+		"links to a GPU that has no domain do not count": {newNode(t, 3).bridge(0, 1, 4).bridge(1, 2, 2), []int{4, 4, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []int
+			for _, gpu := range discover(t, test.node).GPUs {
+				got = append(got, gpu.NVLinksPerPeer)
+			}
+			if !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// Whom a GPU in MIG mode talks to does not matter to the others.
+func TestLinksToAGPUInMIGModeDoNotCount(t *testing.T) {
+	node := newNode(t, 3).bridge(0, 1, 4).bridge(0, 2, 2).bridge(1, 2, 2)
+	node.gpus[2].mig = gonvml.DEVICE_MIG_ENABLE
+	for i, gpu := range discover(t, node).GPUs {
+		if want := []int{4, 4, 0}[i]; gpu.NVLinksPerPeer != want {
+			t.Errorf("GPU %d: got %d, want %d", i, gpu.NVLinksPerPeer, want)
+		}
+	}
+}
+
 func TestFabricThatIsNotCompletedGivesNoDomainYet(t *testing.T) {
 	for name, state := range map[string]uint8{
 		"not started": gonvml.GPU_FABRIC_STATE_NOT_STARTED,

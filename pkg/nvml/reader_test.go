@@ -29,7 +29,7 @@ func TestInventoryHoldsEverythingNVMLAndSysfsTell(t *testing.T) {
 	gpu := device.GPU{
 		UUID: "GPU-00000000-0000-0000-0000-000000000000", Index: 0, Minor: new(0), ProductName: "NVIDIA H100 80GB HBM3",
 		Brand: "Nvidia", Architecture: "Hopper", ComputeCapability: "9.0", PCIBusID: "0000:10:00.0", PCIeRoot: "pci0000:0f",
-		NUMANode: new(0), MemoryBytes: 81559 << 20, Multiprocessors: 132, NVLinks: 4, NVSwitchDomain: "node-a.0", NVSwitchDomainSize: 2,
+		NUMANode: new(0), MemoryBytes: 81559 << 20, Multiprocessors: 132, NVLinks: 4, NVSwitchDomain: "node-a.0", NVSwitchDomainSize: 2, NVLinksPerPeer: 4,
 	}
 	second := gpu
 	second.UUID, second.Index, second.Minor = "GPU-00000001-0000-0000-0000-000000000000", 1, new(7)

@@ -33,6 +33,7 @@ const (
 	AttributeNVSwitchDomain        resourceapi.QualifiedName = "nvswitchDomain"
 	AttributeNVSwitchDomainSize    resourceapi.QualifiedName = "nvswitchDomainSize"
 	AttributeNVLinks               resourceapi.QualifiedName = "nvlinks"
+	AttributeNVLinksPerPeer        resourceapi.QualifiedName = "nvlinksPerPeer"
 	AttributePCIBusID                                        = deviceattribute.StandardDeviceAttributePCIBusID
 	AttributePCIeRoot                                        = deviceattribute.StandardDeviceAttributePCIeRoot
 	AttributeNUMANode                                        = deviceattribute.StandardDeviceAttributeNUMANode
@@ -67,6 +68,9 @@ func Attributes(gpu device.GPU, inv device.Inventory) map[resourceapi.QualifiedN
 	if gpu.NVSwitchDomain != "" && !gpu.MIGEnabled { // in MIG mode it talks to no other
 		a.identifier(AttributeNVSwitchDomain, gpu.NVSwitchDomain)
 		a.number(AttributeNVSwitchDomainSize, gpu.NVSwitchDomainSize)
+		if gpu.NVLinksPerPeer > 0 {
+			a.number(AttributeNVLinksPerPeer, gpu.NVLinksPerPeer)
+		}
 	}
 	a.number(AttributeNVLinks, gpu.NVLinks)
 	a.identifier(AttributePCIeRoot, gpu.PCIeRoot)

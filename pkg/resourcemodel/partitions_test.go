@@ -218,7 +218,7 @@ func TestTheTablesDocumentPartitions(t *testing.T) {
 		wants[field.Name] = true
 	}
 	for _, left := range []resourceapi.QualifiedName{
-		resourcemodel.AttributeUUID, resourcemodel.AttributeIndex, resourcemodel.AttributeMinor, resourcemodel.AttributeNVLinks, resourcemodel.AttributeNVSwitchDomainSize,
+		resourcemodel.AttributeUUID, resourcemodel.AttributeIndex, resourcemodel.AttributeMinor, resourcemodel.AttributeNVLinks, resourcemodel.AttributeNVLinksPerPeer, resourcemodel.AttributeNVSwitchDomainSize,
 	} {
 		delete(wants, left)
 	}

@@ -37,7 +37,7 @@ func gpu(i int, domain string) device.GPU {
 		UUID: fmt.Sprintf("GPU-%08d-04cf-1ccf-9e70-f139a9b1e23c", i), Index: i, Minor: new(i),
 		ProductName: "NVIDIA H100 80GB HBM3", Brand: "Nvidia", Architecture: "Hopper", ComputeCapability: "9.0",
 		PCIBusID: fmt.Sprintf("0000:%02x:00.0", i), PCIeRoot: fmt.Sprintf("pci0000:%02x", i), NUMANode: new(0),
-		MemoryBytes: 81559 << 20, Multiprocessors: 132, NVLinks: 18, NVSwitchDomain: domain, NVSwitchDomainSize: 4,
+		MemoryBytes: 81559 << 20, Multiprocessors: 132, NVLinks: 18, NVSwitchDomain: domain, NVSwitchDomainSize: 4, NVLinksPerPeer: 18,
 	}
 }
 

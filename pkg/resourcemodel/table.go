@@ -36,6 +36,7 @@ var attributeTable = []Field{
 	{AttributeNVSwitchDomain, "string", false, "NVSwitch domain: GPUs with equal values talk at NVLink speed. `<node>.<n>`, or `<clusterUUID>.<cliqueId>` for a fabric that spans nodes; absent without NVLink peers."},
 	{AttributeNVSwitchDomainSize, "int", false, "GPUs of the domain on this node."},
 	{AttributeNVLinks, "int", true, "Active NVLinks of the GPU; 0 without NVLink."},
+	{AttributeNVLinksPerPeer, "int", false, "Active NVLinks to each other GPU of the domain on this node, as `nvidia-smi topo -m` counts them; absent where they differ or are not known."},
 	{AttributePCIBusID, "string", false, "PCI address, for example `0000:53:00.0`."},
 	{AttributePCIeRoot, "string", false, "PCIe root complex, for example `pci0000:50`; equal for devices below the same one, also of other drivers."},
 	{AttributeNUMANode, "int", false, "NUMA node of the PCI device; absent where the kernel knows none."},
@@ -68,8 +69,8 @@ var partitionCapacityTable = []Field{
 }
 
 // PartitionAttributeTable documents the attributes of MIG partitions that differ from those of GPUs. They
-// have all others, too, but for AttributeUUID, AttributeIndex, AttributeMinor, AttributeNVLinks and
-// AttributeNVSwitchDomainSize.
+// have all others, too, but for AttributeUUID, AttributeIndex, AttributeMinor, AttributeNVLinks,
+// AttributeNVLinksPerPeer and AttributeNVSwitchDomainSize.
 func PartitionAttributeTable() []Field { return slices.Clone(partitionAttributeTable) }
 
 // PartitionCapacityTable documents all capacities of MIG partitions.
