@@ -6,16 +6,19 @@ package kubectl
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelpers "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
 // States of a claim.
@@ -40,22 +43,24 @@ func (x *explainer) pod(ctx context.Context, namespace, name string) (explanatio
 		return explanation{}, fmt.Errorf("pod %s/%s does not exist; kubectl get pods -n %s lists those that do", namespace, name, namespace)
 	}
 	e := explanation{Kind: kindPod, Namespace: namespace, Name: name, State: string(pod.Status.Phase), Scheduler: unschedulable(pod)}
-	if len(pod.Spec.ResourceClaims) == 0 {
-		e.Message = "it has no spec.resourceClaims, and so asks for no GPU of driver " + v1alpha1.DriverName
-		return e, nil
-	}
 	var waits *explanation
-	for _, reference := range pod.Spec.ResourceClaims {
-		view, why, err := x.podClaim(ctx, pod, reference)
-		if err != nil {
-			return explanation{}, err
-		}
+	add := func(view claimView, why explanation) {
 		e.Claims = append(e.Claims, view)
 		if why.Message != "" && waits == nil {
 			waits = &why
 		}
 	}
+	for _, reference := range pod.Spec.ResourceClaims {
+		view, why, err := x.podClaim(ctx, pod, reference)
+		if err != nil {
+			return explanation{}, err
+		}
+		add(view, why)
+	}
+	x.extendedResources(ctx, pod, add)
 	switch {
+	case len(e.Claims) == 0:
+		e.Message = "it has no spec.resourceClaims and no extended resource of a DeviceClass, and so asks for no GPU of driver " + v1alpha1.DriverName
 	case pod.DeletionTimestamp != nil:
 		e.State, e.Message = "Terminating", "it is ending, and keeps its devices until it has ended"
 	case ended(pod):
@@ -123,16 +128,22 @@ func (x *explainer) podClaim(ctx context.Context, pod *corev1.Pod, reference cor
 		}
 		name = forPod
 	}
+	if name == "" { // kube-controller-manager found that none is needed
+		view.State = claimAllocated
+		return view, why, nil
+	}
+	view, why = x.namedClaim(ctx, pod, view, name)
+	return view, why, nil
+}
+
+// namedClaim looks at the claim of a name that a pod has for a request.
+func (x *explainer) namedClaim(ctx context.Context, pod *corev1.Pod, view claimView, name string) (_ claimView, why explanation) {
 	view.Claim = name
 	claim, there := find(x.claims, pod.Namespace, name)
 	if !there {
-		if name == "" { // kube-controller-manager found that none is needed
-			view.State = claimAllocated
-			return view, why, nil
-		}
 		why.Reason, why.Message = "ClaimMissing", fmt.Sprintf("ResourceClaim %s does not exist: create it, or correct spec.resourceClaims of the pod", name)
 		view.Message = why.Message
-		return view, why, nil
+		return view, why
 	}
 	view.State, view.Devices = claimPending, x.devicesOf(claim)
 	if claim.Status.Allocation != nil {
@@ -141,11 +152,38 @@ func (x *explainer) podClaim(ctx context.Context, pod *corev1.Pod, reference cor
 			why.Reason, why.Message = "ClaimInUse", fmt.Sprintf("ResourceClaim %s is reserved for %d pods, as many as it can be, %s among them", name, len(claim.Status.ReservedFor), other)
 			view.Message = why.Message
 		}
-		return view, why, nil
+		return view, why
 	}
 	why = x.pending(ctx, claim, pod)
 	view.Message = why.Message
-	return view, why, nil
+	return view, why
+}
+
+// extendedResources looks at what a pod asks for as extended resources of DeviceClasses (KEP-5004): kube-scheduler
+// makes one claim for all of it, once it has a node.
+func (x *explainer) extendedResources(ctx context.Context, pod *corev1.Pod, add func(claimView, explanation)) {
+	if status := pod.Status.ExtendedResourceClaimStatus; status != nil {
+		var names []string
+		for _, mapping := range status.RequestMappings {
+			names = append(names, mapping.ResourceName)
+		}
+		slices.Sort(names)
+		add(x.namedClaim(ctx, pod, claimView{Request: strings.Join(slices.Compact(names), ","), State: claimMissing}, status.ResourceClaimName))
+		return
+	}
+	requests := resourcehelpers.PodRequests(pod, resourcehelpers.PodResourcesOptions{})
+	for _, name := range slices.Sorted(maps.Keys(requests)) {
+		class, count := placement.ClassOfResource(slices.Values(x.classes), name), requests[name]
+		if class == nil || count.IsZero() {
+			continue
+		}
+		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: "for " + string(name), UID: pod.UID}}
+		claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: class.Name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count.Value(),
+		}}}
+		why := x.pending(ctx, claim, pod)
+		add(claimView{Request: string(name), State: claimPending, Message: why.Message}, why)
+	}
 }
 
 // generated is the claim that was made for a pod from a template; its name is empty where none was needed.
@@ -263,7 +301,7 @@ func (x *explainer) claim(ctx context.Context, namespace, name string) (explanat
 		case pod != nil:
 			e.Message += ", for pod " + pod.Name
 		default:
-			e.Message += fmt.Sprintf(", for %d consumers", n)
+			e.Message += fmt.Sprintf(", for %d %s", n, plural(n, "consumer that is no pod, or gone", "consumers"))
 		}
 		return e, nil
 	}
@@ -276,16 +314,18 @@ func (x *explainer) claim(ctx context.Context, namespace, name string) (explanat
 	return e, nil
 }
 
-// consumer is a pod that a claim is reserved for, was made for, or is named by.
+// consumer is a pod that a claim is reserved for; of a claim that is reserved for none, one that it was made for or is named by.
 func (x *explainer) consumer(claim *resourceapi.ResourceClaim) *corev1.Pod {
 	owner := metav1.GetControllerOfNoCopy(claim)
+	reserved := func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(claim.Status.ReservedFor, func(r resourceapi.ResourceClaimConsumerReference) bool { return r.UID == pod.UID })
+	}
+	wants := func(pod *corev1.Pod) bool {
+		return len(claim.Status.ReservedFor) == 0 && (owner != nil && owner.UID == pod.UID ||
+			slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return ptr.Deref(c.ResourceClaimName, "") == claim.Name }))
+	}
 	for _, pod := range x.pods {
-		if pod.Namespace != claim.Namespace || ended(pod) {
-			continue
-		}
-		if owner != nil && owner.UID == pod.UID ||
-			slices.ContainsFunc(claim.Status.ReservedFor, func(r resourceapi.ResourceClaimConsumerReference) bool { return r.UID == pod.UID }) ||
-			slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return ptr.Deref(c.ResourceClaimName, "") == claim.Name }) {
+		if pod.Namespace == claim.Namespace && !ended(pod) && (reserved(pod) || wants(pod)) {
 			return pod
 		}
 	}

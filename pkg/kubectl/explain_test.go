@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -102,6 +103,15 @@ func TestExplainPodStates(t *testing.T) {
 		return change(func(_ *corev1.Pod, claim *resourceapi.ResourceClaim) { do(&claim.Spec.Devices) })
 	}
 	bare := together()[:1]
+	asExtended := func(count int64) testCluster {
+		class := gpuClass()
+		class.Name, class.Spec.ExtendedResourceName = "legacy", ptr.To("nvidia.com/gpu")
+		pods := together(func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+			p.Spec.ResourceClaims, p.Status.ResourceClaimStatuses = nil, nil
+			p.Spec.Containers[0].Resources.Requests["nvidia.com/gpu"] = *resource.NewQuantity(count, resource.DecimalSI)
+		})
+		return c.with(class, pods[0]).with(running(t, "ml", "more", "node-a", c, 5)...)
+	}
 	for name, tc := range map[string]struct {
 		cluster       testCluster
 		reason        string
@@ -117,6 +127,9 @@ func TestExplainPodStates(t *testing.T) {
 		"it is gated": {change(func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "queue"}}
 		}), "SchedulingGated", "scheduling gate queue", ""},
+		"an extended resource of a DeviceClass":   {asExtended(6), "NoFeasibleDomain", "needs 6 GPUs on one node", "it fits when "},
+		"an extended resource that is free now":   {asExtended(1), reasonHasPlace, "its devices are free: ", "kube-scheduler tries again"},
+		"an extended resource of a device plugin": {asExtended(1).without("", "legacy"), "", "no extended resource of a DeviceClass", ""},
 		"it has ended":            {change(func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.Status.Phase = corev1.PodFailed }), "", "it has ended", ""},
 		"devices are free by now": {requests(func(d *resourceapi.DeviceClaim) { d.Requests[0].Exactly.Count = 3 }), reasonHasPlace, "node-a.0", "kube-scheduler tries again"},
 		"others are in the way":   {c.with(together()...), "NoFeasibleDomain", "needs 4 GPUs in one NVSwitch domain; found none", "it fits when "},
@@ -168,6 +181,10 @@ func TestExplainPodThatHasItsDevices(t *testing.T) {
 		"the claim is shared by too many": {func(p *corev1.Pod, claim *resourceapi.ResourceClaim) {
 			p.Spec.NodeName, claim.Status.ReservedFor = "", full
 		}, "is reserved for 256 pods", ""},
+		"as an extended resource": {func(p *corev1.Pod, claim *resourceapi.ResourceClaim) {
+			p.Spec.ResourceClaims, p.Status.ResourceClaimStatuses = nil, nil
+			p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: claim.Name, RequestMappings: []corev1.ContainerExtendedResourceRequest{{ResourceName: "nvidia.com/gpu"}}}
+		}, "it is on node node-a with node-a.0/GPU5", ""},
 		"it is not bound yet": {func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.Spec.NodeName = "" }, "has not bound it", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -192,8 +209,13 @@ func TestExplainClaimStates(t *testing.T) {
 		t.Errorf("a claim that is left over: got %+v", e)
 	}
 	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "g", UID: "g"}}
-	if e := explained(t, c.with(claim), "claim", "left-gpus"); !strings.Contains(e.Message, "for 1 consumers") {
+	if e := explained(t, c.with(claim), "claim", "left-gpus"); !strings.Contains(e.Message, "for 1 consumer that is no pod") {
 		t.Errorf("a claim of a group: got %+v", e)
+	}
+	other := pendingPod("ml", "another", "")
+	other.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "gpus", ResourceClaimName: ptr.To("train-gpus")}
+	if e := explained(t, c.with(other), "claim", "train-gpus"); !strings.HasSuffix(e.Message, ", for pod train") {
+		t.Errorf("a claim that another pod waits for: got %+v", e)
 	}
 }
 

@@ -5,6 +5,7 @@ package placement
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -16,15 +17,19 @@ import (
 // claimCount is the quota of ResourceClaims by number.
 const claimCount corev1.ResourceName = "count/resourceclaims.resource.k8s.io"
 
-// classOfResource returns the DeviceClass behind an extended resource (KEP-5004), nil when there is
+func (c *Cluster) classOfResource(name corev1.ResourceName) *resourceapi.DeviceClass {
+	return ClassOfResource(maps.Values(c.classes), name)
+}
+
+// ClassOfResource returns the DeviceClass behind an extended resource (KEP-5004), nil when there is
 // none. Of several that name the same resource it is the newest, then the first by name, as in
 // kube-scheduler.
-func (c *Cluster) classOfResource(name corev1.ResourceName) *resourceapi.DeviceClass {
+func ClassOfResource(classes iter.Seq[*resourceapi.DeviceClass], name corev1.ResourceName) *resourceapi.DeviceClass {
 	if !strings.Contains(string(name), "/") {
 		return nil
 	}
 	var found *resourceapi.DeviceClass
-	for _, class := range c.classes {
+	for class := range classes {
 		if string(name) == resourceapi.ResourceDeviceClassPrefix+class.Name {
 			return class
 		}
