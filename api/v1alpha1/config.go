@@ -47,12 +47,7 @@ func DefaultGPUConfig() *GPUConfig {
 func (c *GPUConfig) Default() { c.Sharing.setDefaults() }
 
 // Default implements Config.
-func (c *MIGConfig) Default() {
-	// Not Sharing.setDefaults: that fills in a time slice, which partitions do not have.
-	if c.Sharing != nil && c.Sharing.Strategy == MPSStrategy && c.Sharing.MPS == nil {
-		c.Sharing.MPS = &MPSConfig{}
-	}
-}
+func (c *MIGConfig) Default() { c.Sharing.setDefaults() }
 
 // SharingConfig implements Config.
 func (c *GPUConfig) SharingConfig() *Sharing { return c.Sharing }
@@ -60,22 +55,10 @@ func (c *GPUConfig) SharingConfig() *Sharing { return c.Sharing }
 // SharingConfig implements Config.
 func (c *MIGConfig) SharingConfig() *Sharing { return c.Sharing }
 
-// setDefaults gives the chosen strategy its settings. It does not guess a strategy.
+// setDefaults gives MPS its settings. It guesses no strategy, and no time slice: that is not touched unless it is
+// asked for.
 func (s *Sharing) setDefaults() {
-	if s == nil {
-		return
-	}
-	switch s.Strategy {
-	case TimeSlicingStrategy:
-		if s.TimeSlicing == nil {
-			s.TimeSlicing = &TimeSlicingConfig{}
-		}
-		if s.TimeSlicing.Interval == "" {
-			s.TimeSlicing.Interval = DefaultTimeSlice
-		}
-	case MPSStrategy:
-		if s.MPS == nil {
-			s.MPS = &MPSConfig{}
-		}
+	if s != nil && s.Strategy == MPSStrategy && s.MPS == nil {
+		s.MPS = &MPSConfig{}
 	}
 }

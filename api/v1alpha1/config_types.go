@@ -63,8 +63,8 @@ const (
 // TimeSlicingConfig are the settings of strategy TimeSlicing.
 type TimeSlicingConfig struct {
 	// Interval is how long a process keeps the GPU before the next one gets it, as one of the
-	// driver's four steps (nvidia-smi compute-policy --set-timeslice). Default: Default, the
-	// driver's own choice.
+	// driver's four steps (nvidia-smi compute-policy --set-timeslice). Without it the GPU's time slice
+	// is not touched, which also suits GPUs that have none to set.
 	// +optional
 	Interval TimeSliceInterval `json:"interval,omitempty"`
 }
@@ -101,4 +101,11 @@ type MPSConfig struct {
 	// nvidia-cuda-mps-control).
 	// +optional
 	PinnedDeviceMemoryLimit *resource.Quantity `json:"pinnedDeviceMemoryLimit,omitempty"`
+
+	// PerDevicePinnedMemoryLimit replaces PinnedDeviceMemoryLimit for single devices. A key is the place of a
+	// GPU among those that the claim has on the node, from "0" and in the order of the claim's allocation, or
+	// the UUID of a GPU. For whole GPUs only: MPS serves one MIG partition.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	PerDevicePinnedMemoryLimit map[string]resource.Quantity `json:"perDevicePinnedMemoryLimit,omitempty"`
 }

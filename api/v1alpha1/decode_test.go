@@ -5,6 +5,7 @@ package v1alpha1
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -36,11 +37,17 @@ func TestDecode(t *testing.T) {
 			raw:  `{` + gpuHead + `, "sharing": null}`,
 			want: &GPUConfig{TypeMeta: gpuMeta()},
 		},
-		"time-slicing defaults to the driver's interval": {
-			raw: `{` + gpuHead + `, "sharing": {"strategy": "TimeSlicing"}}`,
-			want: &GPUConfig{TypeMeta: gpuMeta(), Sharing: &Sharing{
-				Strategy: TimeSlicingStrategy, TimeSlicing: &TimeSlicingConfig{Interval: DefaultTimeSlice},
-			}},
+		"time-slicing without an interval touches no setting": {
+			raw:  `{` + gpuHead + `, "sharing": {"strategy": "TimeSlicing"}}`,
+			want: &GPUConfig{TypeMeta: gpuMeta(), Sharing: &Sharing{Strategy: TimeSlicingStrategy}},
+		},
+		"limits of single devices are kept": {
+			raw: `{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"perDevicePinnedMemoryLimit": {"0": "1Gi", "GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c": "2Gi"}}}}`,
+			want: &GPUConfig{TypeMeta: gpuMeta(), Sharing: &Sharing{Strategy: MPSStrategy, MPS: &MPSConfig{
+				PerDevicePinnedMemoryLimit: map[string]resource.Quantity{
+					"0": resource.MustParse("1Gi"), "GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c": resource.MustParse("2Gi"),
+				},
+			}}},
 		},
 		"a chosen interval is kept": {
 			raw: `{` + gpuHead + `, "sharing": {"strategy": "TimeSlicing", "timeSlicing": {"interval": "Long"}}}`,
@@ -155,6 +162,42 @@ func TestDecodeRefuses(t *testing.T) {
 			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": "1e30"}}}`,
 			[]string{"sharing.mps.pinnedDeviceMemoryLimit: Invalid value", "whole number of mebibytes"},
 		},
+		"a limit of a place that is no number": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"perDevicePinnedMemoryLimit": {"00": "1Gi"}}}}`,
+			[]string{"sharing.mps.perDevicePinnedMemoryLimit: Invalid value: \"00\"", "or its UUID"},
+		},
+		"a limit of a place beyond a claim": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"perDevicePinnedMemoryLimit": {"32": "1Gi"}}}}`,
+			[]string{"sharing.mps.perDevicePinnedMemoryLimit: Invalid value: \"32\""},
+		},
+		"a limit of a cut UUID": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"perDevicePinnedMemoryLimit": {"GPU-4404041a": "1Gi"}}}}`,
+			[]string{"sharing.mps.perDevicePinnedMemoryLimit: Invalid value: \"GPU-4404041a\""},
+		},
+		"a limit of a UUID with a wrong digit": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"perDevicePinnedMemoryLimit": {"GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23g": "1Gi"}}}}`,
+			[]string{"sharing.mps.perDevicePinnedMemoryLimit: Invalid value"},
+		},
+		"a limit of a UUID with a hyphen elsewhere": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"perDevicePinnedMemoryLimit": {"GPU-4404041a0-4cf-1ccf-9e70-f139a9b1e23c": "1Gi"}}}}`,
+			[]string{"sharing.mps.perDevicePinnedMemoryLimit: Invalid value"},
+		},
+		"limits of one UUID in two spellings": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"perDevicePinnedMemoryLimit": {"GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c": "1Gi", "gpu-4404041a-04cf-1ccf-9e70-f139a9b1e23c": "1Gi"}}}}`,
+			[]string{"sharing.mps.perDevicePinnedMemoryLimit: Invalid value", "same UUID"},
+		},
+		"a limit of a device that MPS would round": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"perDevicePinnedMemoryLimit": {"0": "1G"}}}}`,
+			[]string{"sharing.mps.perDevicePinnedMemoryLimit[0]: Invalid value", "whole number of mebibytes"},
+		},
+		"limits of single partitions": {
+			`{` + migHead + `, "sharing": {"strategy": "MPS", "mps": {"perDevicePinnedMemoryLimit": {"0": "1Gi"}}}}`,
+			[]string{"sharing.mps.perDevicePinnedMemoryLimit: Forbidden", "pinnedDeviceMemoryLimit"},
+		},
+		"limits of more devices than a claim has": {
+			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"perDevicePinnedMemoryLimit": {` + manyLimits() + `}}}}`,
+			[]string{"sharing.mps.perDevicePinnedMemoryLimit: Too many", "32"},
+		},
 		"sharing without a strategy": {`{` + gpuHead + `, "sharing": {}}`, []string{"sharing.strategy: Required", "TimeSlicing or MPS"}},
 		"a strategy that does not exist": {
 			`{` + gpuHead + `, "sharing": {"strategy": "mps"}}`,
@@ -199,7 +242,7 @@ func TestFieldCase12_UnknownConfigFieldsAreRefusedByName(t *testing.T) {
 		},
 		"unknown at the bottom": {
 			`{` + gpuHead + `, "sharing": {"strategy": "MPS", "mps": {"activeThreads": 1}}}`,
-			[]string{"sharing.mps.activeThreads: unknown field", "activeThreadPercentage, pinnedDeviceMemoryLimit"},
+			[]string{"sharing.mps.activeThreads: unknown field", "activeThreadPercentage, perDevicePinnedMemoryLimit, pinnedDeviceMemoryLimit"},
 		},
 		"known but for its case": {`{` + gpuHead + `, "Sharing": {"strategy": "MPS"}}`, []string{"Sharing: unknown field", "sharing"}},
 		"two at once":            {`{` + gpuHead + `, "a": 1, "b": 2}`, []string{"a: unknown field", "b: unknown field"}},
@@ -208,6 +251,15 @@ func TestFieldCase12_UnknownConfigFieldsAreRefusedByName(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { refused(t, test.raw, test.want) })
 	}
+}
+
+// manyLimits are the limits of 33 GPUs.
+func manyLimits() string {
+	limits := make([]string, 33)
+	for i := range limits {
+		limits[i] = fmt.Sprintf(`"GPU-000000%02d-0000-0000-0000-000000000000": "1Gi"`, i)
+	}
+	return strings.Join(limits, ", ")
 }
 
 func refused(t *testing.T, raw string, want []string) {
@@ -220,33 +272,6 @@ func refused(t *testing.T, raw string, want []string) {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error %q does not say %q", err, part)
 		}
-	}
-}
-
-func TestValidateImplemented(t *testing.T) {
-	for name, test := range map[string]struct {
-		raw  string
-		want string
-	}{
-		"unshared use is implemented":         {`{` + gpuHead + `}`, ""},
-		"time-slicing is not":                 {`{` + gpuHead + `, "sharing": {"strategy": "TimeSlicing"}}`, "sharing: Forbidden: strategy TimeSlicing is not supported yet by this version"},
-		"MPS is not":                          {`{` + gpuHead + `, "sharing": {"strategy": "MPS"}}`, "sharing: Forbidden: strategy MPS is not supported yet by this version"},
-		"sharing of a partition is not":       {`{` + migHead + `, "sharing": {"strategy": "MPS"}}`, "sharing: Forbidden: strategy MPS is not supported yet by this version"},
-		"an unshared partition config passes": {`{` + migHead + `}`, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			config, err := Decode([]byte(test.raw))
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = ValidateImplemented(config).ToAggregate()
-			if test.want == "" && err != nil {
-				t.Errorf("refused: %v", err)
-			}
-			if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-				t.Errorf("error %v does not say %q", err, test.want)
-			}
-		})
 	}
 }
 

@@ -71,7 +71,7 @@ func TestValidateGangClaim(t *testing.T) {
 		"no parameters for another driver":   {gangClaim(withParameters("nic.example.com", ``)), []string{"spec.config[0].opaque.parameters", "must be one JSON object"}},
 		"null parameters for another driver": {gangClaim(withParameters("nic.example.com", `null`)), []string{"spec.config[0].opaque.parameters", "must be one JSON object"}},
 		"parameters that are too long":       {gangClaim(withParameters("nic.example.com", `{"a": "`+long+`"}`)), []string{"spec.config[0].opaque.parameters", "10240 bytes"}},
-		"what the driver cannot do yet":      {gangClaim(withParameters(DriverName, `{`+gpuHead+`, "sharing": {"strategy": "MPS"}}`)), []string{"spec.config[0].opaque.parameters.sharing: Forbidden", "not supported yet"}},
+		"sharing by MPS":                     {claim: gangClaim(withParameters(DriverName, `{`+gpuHead+`, "sharing": {"strategy": "MPS"}}`))},
 		"configuration without a driver":     {gangClaim(withParameters("", `{}`)), []string{"spec.config[0].opaque.driver: Required", "gpu.switchyard.dev"}},
 		"a driver's name that is none":       {gangClaim(withParameters("nic_1", `{}`)), []string{`spec.config[0].opaque.driver: Invalid value: "nic_1"`}},
 		"a driver's name that is too long":   {gangClaim(withParameters(strings.Repeat("a", 64), `{}`)), []string{"spec.config[0].opaque.driver", "63"}},

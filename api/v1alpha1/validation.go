@@ -5,7 +5,13 @@ package v1alpha1
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -25,18 +31,11 @@ func (c *MIGConfig) Validate() field.ErrorList {
 		return append(errs, field.Forbidden(path.Child("timeSlicing"),
 			"a MIG partition has no time slice to set; remove timeSlicing and keep strategy: TimeSlicing"))
 	}
-	return append(errs, c.Sharing.validate(path)...)
-}
-
-// ValidateImplemented refuses what this version of the types accepts and this version of the driver
-// cannot do yet, so that a claim fails with a reason rather than run without what it asked for.
-func ValidateImplemented(config Config) field.ErrorList {
-	sharing := config.SharingConfig()
-	if sharing == nil {
-		return nil
+	if c.Sharing != nil && c.Sharing.MPS != nil && len(c.Sharing.MPS.PerDevicePinnedMemoryLimit) > 0 {
+		errs = append(errs, field.Forbidden(path.Child("mps", "perDevicePinnedMemoryLimit"),
+			"MPS serves one MIG partition; use pinnedDeviceMemoryLimit"))
 	}
-	return field.ErrorList{field.Forbidden(field.NewPath("sharing"), fmt.Sprintf(
-		"strategy %s is not supported yet by this version of the driver; remove sharing to use the device unshared", sharing.Strategy))}
+	return append(errs, c.Sharing.validate(path)...)
 }
 
 func validateTypeMeta(apiVersion, kind, wantKind string) field.ErrorList {
@@ -82,7 +81,7 @@ func (c *TimeSlicingConfig) validate(path *field.Path) field.ErrorList {
 		return nil
 	}
 	switch c.Interval {
-	case DefaultTimeSlice, ShortTimeSlice, MediumTimeSlice, LongTimeSlice:
+	case "", DefaultTimeSlice, ShortTimeSlice, MediumTimeSlice, LongTimeSlice:
 		return nil
 	default:
 		return field.ErrorList{field.NotSupported(path.Child("interval"), c.Interval,
@@ -99,13 +98,57 @@ func (c *MPSConfig) validate(path *field.Path) field.ErrorList {
 		errs = append(errs, field.Invalid(path.Child("activeThreadPercentage"), *percentage, "must be between 1 and 100 (percent)"))
 	}
 	if limit := c.PinnedDeviceMemoryLimit; limit != nil {
-		path := path.Child("pinnedDeviceMemoryLimit")
-		switch bytes, exact := limit.AsInt64(); {
-		case limit.Sign() <= 0:
-			errs = append(errs, field.Invalid(path, limit.String(), "must be more than 0 bytes; remove it for no limit"))
-		case !exact || bytes%mebibyte != 0:
-			errs = append(errs, field.Invalid(path, limit.String(), "must be a whole number of mebibytes, for example 512Mi or 10Gi"))
+		errs = append(errs, validateMemoryLimit(*limit, path.Child("pinnedDeviceMemoryLimit"))...)
+	}
+	path = path.Child("perDevicePinnedMemoryLimit")
+	if count := len(c.PerDevicePinnedMemoryLimit); count > resourceapi.AllocationResultsMaxSize {
+		errs = append(errs, field.TooMany(path, count, resourceapi.AllocationResultsMaxSize))
+	}
+	seen := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(c.PerDevicePinnedMemoryLimit)) {
+		errs = append(errs, validateMemoryLimit(c.PerDevicePinnedMemoryLimit[key], path.Key(key))...)
+		if !isDeviceKey(key) {
+			errs = append(errs, field.Invalid(path, key, `a key must be the place of a GPU in the claim, "0" to "31", or its UUID, such as "GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c"`))
 		}
+		if other, twice := seen[strings.ToLower(key)]; twice {
+			errs = append(errs, field.Invalid(path, key, fmt.Sprintf("is the same UUID as %q; keep one", other)))
+		}
+		seen[strings.ToLower(key)] = key
 	}
 	return errs
+}
+
+// isDeviceKey reports whether a key of perDevicePinnedMemoryLimit can name a GPU.
+func isDeviceKey(key string) bool {
+	place, err := strconv.Atoi(key)
+	if err == nil {
+		return place >= 0 && place < resourceapi.AllocationResultsMaxSize && strconv.Itoa(place) == key
+	}
+	return isGPUUUID(strings.ToLower(key))
+}
+
+// isGPUUUID reports whether a text in lower case is the UUID of a GPU. (Not a regular expression: compiling one is
+// milliseconds of the plugin's start.)
+func isGPUUUID(text string) bool {
+	rest, ok := strings.CutPrefix(text, "gpu-")
+	if !ok || len(rest) != 36 {
+		return false
+	}
+	for i, c := range []byte(rest) {
+		hyphen, digit := i == 8 || i == 13 || i == 18 || i == 23, '0' <= c && c <= '9' || 'a' <= c && c <= 'f'
+		if hyphen && c != '-' || !hyphen && !digit {
+			return false
+		}
+	}
+	return true
+}
+
+func validateMemoryLimit(limit resource.Quantity, path *field.Path) field.ErrorList {
+	switch bytes, exact := limit.AsInt64(); {
+	case limit.Sign() <= 0:
+		return field.ErrorList{field.Invalid(path, limit.String(), "must be more than 0 bytes; remove it for no limit")}
+	case !exact || bytes%mebibyte != 0:
+		return field.ErrorList{field.Invalid(path, limit.String(), "must be a whole number of mebibytes, for example 512Mi or 10Gi")}
+	}
+	return nil
 }

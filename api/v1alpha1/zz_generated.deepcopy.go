@@ -9,6 +9,7 @@ package v1alpha1
 
 import (
 	"k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -429,6 +430,13 @@ func (in *MPSConfig) DeepCopyInto(out *MPSConfig) {
 		in, out := &in.PinnedDeviceMemoryLimit, &out.PinnedDeviceMemoryLimit
 		x := (*in).DeepCopy()
 		*out = &x
+	}
+	if in.PerDevicePinnedMemoryLimit != nil {
+		in, out := &in.PerDevicePinnedMemoryLimit, &out.PerDevicePinnedMemoryLimit
+		*out = make(map[string]resource.Quantity, len(*in))
+		for key, val := range *in {
+			(*out)[key] = val.DeepCopy()
+		}
 	}
 }
 
