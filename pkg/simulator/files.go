@@ -17,6 +17,7 @@ import (
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-dev/switchyard/pkg/simulator/driver"
 	"github.com/switchyard-dev/switchyard/pkg/simulator/profile"
 )
 
@@ -33,7 +34,7 @@ var driverLibraries = []string{
 }
 
 // driverBinaries are the programs of the driver that containers get, beside nvidia-smi.
-var driverBinaries = []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-debugdump", "nvidia-persistenced"}
+var driverBinaries = []string{"nvidia-cuda-mps-server", "nvidia-debugdump", "nvidia-persistenced"}
 
 // libraryDir is where Debian keeps the libraries of this machine's architecture.
 func libraryDir() string {
@@ -187,7 +188,7 @@ func makePCIDevice(root, link, path string, d pciDevice) error {
 }
 
 // makeDriver makes what nvcdi looks for in a driver root. The libraries hold no code, and of the programs
-// only nvidia-smi does something.
+// only nvidia-smi and nvidia-cuda-mps-control do something.
 func makeDriver(root string, s State) error {
 	version := s.Profile.Driver.Version
 	placeholder := []byte("Part of a simulated NVIDIA driver " + version + ".\n")
@@ -207,10 +208,12 @@ func makeDriver(root string, s State) error {
 		}
 	}
 	for _, name := range driverBinaries {
-		script := "#!/bin/sh\necho '" + name + " of a simulated NVIDIA driver " + version + " does nothing.' >&2\nexit 1\n"
-		if err := writeFile(filepath.Join(root, "usr", "bin", name), []byte(script), 0o755); err != nil {
+		if err := writeFile(filepath.Join(root, "usr", "bin", name), idleProgram(name, version), 0o755); err != nil {
 			return err
 		}
+	}
+	if err := makePrograms(root, version); err != nil {
+		return err
 	}
 	firmware := filepath.Join(root, "lib", "firmware", "nvidia", version)
 	if err := os.MkdirAll(firmware, 0o755); err != nil {
@@ -222,6 +225,46 @@ func makeDriver(root string, s State) error {
 		}
 	}
 	return makeSMI(root, s)
+}
+
+func idleProgram(name, version string) []byte {
+	return []byte("#!/bin/sh\necho '" + name + " of a simulated NVIDIA driver " + version + " does nothing.' >&2\nexit 1\n")
+}
+
+// programs is the program that stands for those of the driver that do something. It is looked for beside this one.
+const programs = "switchyard-sim-driver"
+
+// makePrograms makes nvidia-cuda-mps-control, and an nvidia-smi that sets time slices: that of containers, a shell
+// script, does not, and the kubelet plugin's image has no shell. A process without the program beside it leaves what
+// another has made.
+func makePrograms(root, version string) error {
+	control := filepath.Join(root, "usr", "bin", driver.ControlProgram)
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	source := filepath.Join(filepath.Dir(self), programs)
+	wanted, err := os.Stat(source)
+	if err != nil {
+		if _, err := os.Stat(control); err == nil {
+			return nil
+		}
+		return writeFile(control, idleProgram(driver.ControlProgram, version), 0o755)
+	}
+	if now, err := os.Stat(control); err != nil || now.Size() != wanted.Size() || now.ModTime().Before(wanted.ModTime()) {
+		content, err := os.ReadFile(source)
+		if err != nil {
+			return err
+		}
+		if err := replaceFile(control, content, 0o755); err != nil {
+			return err
+		}
+	}
+	smi := filepath.Join(root, "opt", "bin", "nvidia-smi")
+	if err := os.MkdirAll(filepath.Dir(smi), 0o755); err != nil {
+		return err
+	}
+	return symlink(filepath.Join("..", "..", "usr", "bin", driver.ControlProgram), smi)
 }
 
 func makeSMI(root string, s State) error {

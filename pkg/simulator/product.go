@@ -162,12 +162,6 @@ func (g *gpuCalls) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
 	return nvml.FEATURE_ENABLED, ret
 }
 
-// GetComputeMode is nvmlDeviceGetComputeMode.
-func (g *gpuCalls) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
-	_, ret := g.probing("GetComputeMode")
-	return nvml.COMPUTEMODE_DEFAULT, ret
-}
-
 // GetComputeRunningProcesses is nvmlDeviceGetComputeRunningProcesses: nobody computes here.
 func (g *gpuCalls) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	_, ret := g.probing("GetComputeRunningProcesses")

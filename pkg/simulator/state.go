@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/uuid"
 
 	"github.com/switchyard-dev/switchyard/pkg/simulator/profile"
@@ -104,6 +105,8 @@ type GPUState struct {
 	LinksDown []int `json:"linksDown,omitempty"`
 	// Faults are what the GPU says of its health while it answers.
 	Faults Faults `json:"faults,omitzero"`
+	// ComputeMode is nvmlComputeMode_t: 0 is the default. A reboot resets it, and so does [Node.ResetSettings].
+	ComputeMode nvml.ComputeMode `json:"computeMode,omitempty"`
 	// Fabric replaces the node's fabric for this GPU.
 	Fabric *FabricState `json:"fabric,omitempty"`
 	// MIG is nil where the board cannot be partitioned.

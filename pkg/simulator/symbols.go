@@ -72,6 +72,7 @@ var simulated = []string{
 	"nvmlDeviceGetUUID",
 	"nvmlDeviceIsMigDeviceHandle",
 	"nvmlDeviceRegisterEvents",
+	"nvmlDeviceSetComputeMode",
 	"nvmlErrorString",
 	"nvmlEventSetCreate",
 	"nvmlEventSetFree",

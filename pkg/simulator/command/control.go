@@ -40,6 +40,7 @@ func newControl() *cobra.Command {
 		c.onGPU("remap GPU none|pending|failure", "Set what a GPU says of the remapping of memory rows", parseRemap),
 		c.onGPU("nvlink GPU LINK|all up|down", "Take NVLinks of a GPU down or up", parseNVLink),
 		c.mig(),
+		c.sharing(),
 		c.fabric(),
 		c.driver(),
 		c.onNode("delay DURATION", "Make every NVML call take a time, such as 50ms; 0 for none", setDelay),
