@@ -1,0 +1,50 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sharing
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// SMI sets what NVML has no call for, by the driver's nvidia-smi.
+type SMI struct {
+	// DriverRoot is where this process sees the root of the driver's files.
+	DriverRoot string
+	// LibraryDir is a directory of this SMI's own, which it fills with links to the driver's libraries.
+	LibraryDir string
+}
+
+// SetTimeSlice sets how long a process keeps a GPU before the next one gets it: 0 for the driver's own choice, 1 to
+// 3 for short to long (nvidia-smi compute-policy --set-timeslice). A GPU that has none to set is an error.
+func (s SMI) SetTimeSlice(ctx context.Context, gpuUUID string, interval int) error {
+	program, err := findProgram(s.DriverRoot, "nvidia-smi")
+	if err != nil {
+		return err
+	}
+	libraries, err := linkLibraries(s.DriverRoot, s.LibraryDir)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, program, "compute-policy", "-i", gpuUUID, "--set-timeslice", strconv.Itoa(interval))
+	cmd.Env = environment(program, libraries)
+	cmd.WaitDelay = time.Second
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("nvidia-smi compute-policy --set-timeslice %d of GPU %s: %w: %s", interval, gpuUUID, err, lastLine(output))
+	}
+	return nil
+}
+
+// lastLine is what a program said last, bounded.
+func lastLine(output []byte) string {
+	text := strings.TrimSpace(string(output))
+	if i := strings.LastIndexByte(text, '\n'); i >= 0 {
+		text = text[i+1:]
+	}
+	return text[:min(len(text), 500)]
+}
