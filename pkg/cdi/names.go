@@ -44,7 +44,19 @@ type ClaimDevice struct {
 	ShareID types.UID
 	// Partition is the MIG partition that it is; none for a whole GPU.
 	Partition Partition
+	// Sharing is what containers need to share it; nil for nothing.
+	Sharing *Sharing
 }
+
+// Sharing is what containers need beside the device itself.
+type Sharing struct {
+	// Env are variables, as NAME=VALUE.
+	Env    []string
+	Mounts []Mount
+}
+
+// Mount is a directory of the host in the container. It takes the place of what is mounted there otherwise.
+type Mount struct{ HostPath, ContainerPath string }
 
 // deviceName is the name of the claim's device within its spec. The claim's UID is in it because
 // containers of several claims run at once and a qualified name must mean one thing on the node; the

@@ -227,13 +227,28 @@ func (w *Writer) spec(k *kept, claim types.UID, devices []ClaimDevice) ([]byte, 
 				return nil, err
 			}
 		}
-		spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: edits})
+		spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: share(edits, device.Sharing)})
 	}
 	data, err := json.Marshal(spec)
 	if err != nil {
 		return nil, err
 	}
 	return append(data, '\n'), nil
+}
+
+// share adds what containers need to share a device to its edits, which stay as they are.
+func share(edits specs.ContainerEdits, sharing *Sharing) specs.ContainerEdits {
+	if sharing == nil {
+		return edits
+	}
+	edits.Env = append(slices.Clip(edits.Env), sharing.Env...)
+	edits.Mounts = slices.Clip(edits.Mounts)
+	for _, mount := range sharing.Mounts {
+		edits.Mounts = append(edits.Mounts, &specs.Mount{
+			HostPath: mount.HostPath, ContainerPath: mount.ContainerPath, Options: []string{"rw", "nosuid", "nodev", "rbind", "rprivate"},
+		})
+	}
+	return edits
 }
 
 // ensure writes a file unless it is there as it should be.

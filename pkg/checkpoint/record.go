@@ -48,6 +48,16 @@ type Device struct {
 	// AdminAccess devices (KEP-5018) do not exclude other claims and are not excluded by them.
 	AdminAccess bool `json:"adminAccess,omitempty"`
 
+	// TimeSlice is the interval of time-slicing that was set for the claim, such as "Short"; empty when it was
+	// not touched.
+	TimeSlice string `json:"timeSlice,omitempty"`
+	// MPSDaemon names the MPS daemon through which the claim uses the device; empty without MPS. The fields
+	// after it are what the daemon allows each client on the device, 0 for no limit: percent of its
+	// multiprocessors, and bytes of its memory.
+	MPSDaemon                 string `json:"mpsDaemon,omitempty"`
+	MPSActiveThreadPercentage int32  `json:"mpsActiveThreadPercentage,omitempty"`
+	MPSPinnedMemoryBytes      int64  `json:"mpsPinnedMemoryBytes,omitempty"`
+
 	// Unknown are fields that a newer release wrote. They are carried along.
 	Unknown map[string]json.RawMessage `json:"-"`
 }

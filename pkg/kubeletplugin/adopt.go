@@ -141,7 +141,12 @@ func (r *reconciler) adoptRecord(ctx context.Context, claim *resourceapi.Resourc
 	if seen != nil {
 		uuid = seen.uuid
 	}
-	err = r.putRecord(newRecord(claim, results, r.bootID, uuid))
+	record := newRecord(claim, results, r.bootID, uuid)
+	if configs, err := configsOf(claim, results); err == nil {
+		// Prepare said what is wrong with it, if anything was.
+		_ = applySharing(&record, configs, seen)
+	}
+	err = r.putRecord(record)
 	if kindOf(err) == kindDeviceInUse {
 		// Nothing to repair here: two running pods have the device, and each has its claim.
 		klog.FromContext(ctx).Info("Running pods of two claims have the same device", "claim", klog.KObj(claim), "err", err)

@@ -64,14 +64,13 @@ func checkDuplicates(results []resourceapi.DeviceRequestAllocationResult) error 
 	return nil
 }
 
-// checkConfig decodes every opaque configuration that applies to a result, and refuses what the one that
-// counts asks for and this version cannot do: configuration of the claim goes before that of the class,
+// configOf decodes every opaque configuration that applies to a result, and returns the one that counts: configuration of the claim goes before that of the class,
 // and within one of them the last goes before earlier ones. A configuration that names a parent request
 // applies to its subrequests.
 //
 // Every configuration that applies must be valid, also one that does not count: it is somebody's
 // mistake either way.
-func checkConfig(claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult) error {
+func configOf(claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult) (v1alpha1.Config, error) {
 	_, isPartition := device.ParsePartitionName(result.Device)
 	var config v1alpha1.Config = v1alpha1.DefaultGPUConfig()
 	configs := resourceclaim.ConfigForResult(claim.Status.Allocation.Devices.Config, result)
@@ -84,22 +83,31 @@ func checkConfig(claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequ
 		}
 		decoded, err := v1alpha1.Decode(candidate.Opaque.Parameters.Raw)
 		if err != nil {
-			return newError(kindInvalidConfig, "%s: %w", describeConfig(candidate, result), err)
+			return nil, newError(kindInvalidConfig, "%s: %w", describeConfig(candidate, result), err)
 		}
 		if _, forPartitions := decoded.(*v1alpha1.MIGConfig); forPartitions != isPartition {
 			what, kind := "a whole GPU", v1alpha1.GPUConfigKind
 			if isPartition {
 				what, kind = "a MIG partition", v1alpha1.MIGConfigKind
 			}
-			return newError(kindInvalidConfig, "%s: kind is %s, but device %s is %s: use %s",
+			return nil, newError(kindInvalidConfig, "%s: kind is %s, but device %s is %s: use %s",
 				describeConfig(candidate, result), decoded.GetObjectKind().GroupVersionKind().Kind, result.Device, what, kind)
 		}
 		config = decoded
 	}
-	if sharing := config.SharingConfig(); sharing != nil {
-		return newError(kindUnsupportedConfig, "request %s: sharing with strategy %s is not supported by this version of the driver: remove the field sharing", result.Request, sharing.Strategy)
+	return config, nil
+}
+
+// configsOf is configOf for each result.
+func configsOf(claim *resourceapi.ResourceClaim, results []resourceapi.DeviceRequestAllocationResult) ([]v1alpha1.Config, error) {
+	configs := make([]v1alpha1.Config, len(results))
+	for i, result := range results {
+		var err error
+		if configs[i], err = configOf(claim, result); err != nil {
+			return nil, err
+		}
 	}
-	return nil
+	return configs, nil
 }
 
 func sourceRank(source resourceapi.AllocationConfigSource) int {

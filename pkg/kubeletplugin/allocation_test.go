@@ -81,7 +81,7 @@ func TestAllocatedHere(t *testing.T) {
 	})
 }
 
-func TestCheckConfig(t *testing.T) {
+func TestConfigOf(t *testing.T) {
 	const (
 		class   = resourceapi.AllocationConfigSourceClass
 		claim   = resourceapi.AllocationConfigSourceClaim
@@ -94,6 +94,7 @@ func TestCheckConfig(t *testing.T) {
 		request string
 		configs []resourceapi.DeviceAllocationConfiguration
 		errs    []string
+		shares  bool
 	}{
 		"no configuration is fine":                          {},
 		"a valid configuration is fine":                     {configs: []resourceapi.DeviceAllocationConfiguration{opaque(claim, driver, validConfig)}},
@@ -103,20 +104,24 @@ func TestCheckConfig(t *testing.T) {
 		"other drivers' configurations are theirs":          {configs: []resourceapi.DeviceAllocationConfiguration{opaque(claim, "nic.example.com", `{"x":1}`)}},
 		"a configuration of another request does not apply": {configs: []resourceapi.DeviceAllocationConfiguration{opaque(claim, driver, unknown, "other")}},
 		"a MIG configuration does not suit a whole GPU":     {configs: []resourceapi.DeviceAllocationConfiguration{opaque(claim, driver, mig)}, errs: []string{"MIGConfig", "use GPUConfig"}},
-		"sharing is not supported yet":                      {configs: []resourceapi.DeviceAllocationConfiguration{opaque(claim, driver, sharing)}, errs: []string{"not supported", "remove the field sharing"}},
+		"sharing is returned":                               {configs: []resourceapi.DeviceAllocationConfiguration{opaque(claim, driver, sharing)}, shares: true},
 		"the claim's configuration goes before the class's": {configs: []resourceapi.DeviceAllocationConfiguration{opaque(claim, driver, validConfig), opaque(class, driver, sharing)}},
+		"the class's configuration counts without one":      {configs: []resourceapi.DeviceAllocationConfiguration{opaque(class, driver, sharing)}, shares: true},
 		"of one source, the last counts":                    {configs: []resourceapi.DeviceAllocationConfiguration{opaque(claim, driver, sharing), opaque(claim, driver, validConfig)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := result("gpu", "node-a", "gpu-0")
-			err := checkConfig(allocated([]resourceapi.DeviceRequestAllocationResult{r}, test.configs...), r)
+			config, err := configOf(allocated([]resourceapi.DeviceRequestAllocationResult{r}, test.configs...), r)
 			if (err != nil) != (len(test.errs) > 0) {
-				t.Fatalf("checkConfig = %v, want an error with %q", err, test.errs)
+				t.Fatalf("configOf = %v, want an error with %q", err, test.errs)
 			}
 			for _, want := range test.errs {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("the error %q does not say %q", err, want)
 				}
+			}
+			if err == nil && (config.SharingConfig() != nil) != test.shares {
+				t.Errorf("configOf returned %+v, want sharing: %t", config, test.shares)
 			}
 		})
 	}
@@ -138,8 +143,8 @@ func TestFieldCase11_ConfigOfAParentRequestAppliesToItsSubrequests(t *testing.T)
 		t.Run(name, func(t *testing.T) {
 			claim := allocated([]resourceapi.DeviceRequestAllocationResult{r},
 				opaque(resourceapi.AllocationConfigSourceClaim, v1alpha1.DriverName, `{"kind":"Nonsense"}`, test.requests...))
-			if err := checkConfig(claim, r); (err != nil) != test.applies {
-				t.Errorf("checkConfig = %v, the configuration applies: %v", err, test.applies)
+			if _, err := configOf(claim, r); (err != nil) != test.applies {
+				t.Errorf("configOf = %v, the configuration applies: %v", err, test.applies)
 			}
 		})
 	}

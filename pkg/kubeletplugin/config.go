@@ -70,6 +70,11 @@ type Config struct {
 	Specs      SpecWriter
 	// Partitions makes and destroys MIG partitions. Optional: without it claims of partitions are refused.
 	Partitions Partitioner
+	// MPS keeps MPS daemons, ComputeModes and TimeSlicer change settings of GPUs. Optional: without them claims that
+	// need them are refused.
+	MPS          MPSDaemons
+	ComputeModes ComputeModes
+	TimeSlicer   TimeSlicer
 	// Recorder writes Events on the node.
 	Recorder record.EventRecorder
 	// Registry takes the metrics.

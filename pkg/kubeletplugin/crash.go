@@ -22,6 +22,13 @@ const (
 	crashAfterComputeInstanceRemoval crashPoint = "partition:after-compute-instance-removal"
 	crashAfterGPUInstanceRemoval     crashPoint = "partition:after-gpu-instance-removal"
 
+	crashBeforeSettings        crashPoint = "sharing:before-settings"
+	crashAfterSettings         crashPoint = "sharing:after-settings"
+	crashBeforeDaemon          crashPoint = "sharing:before-daemon"
+	crashAfterDaemon           crashPoint = "sharing:after-daemon"
+	crashAfterDaemonRemoval    crashPoint = "sharing:after-daemon-removal"
+	crashAfterSettingsRestored crashPoint = "sharing:after-settings-restored"
+
 	crashBeforeUnprepare    crashPoint = "unprepare:before-cdi-removal"
 	crashAfterCDIRemoval    crashPoint = "unprepare:after-cdi-removal"
 	crashAfterRecordRemoval crashPoint = "unprepare:after-record-removal"

@@ -9,5 +9,5 @@ import "github.com/prometheus/client_golang/prometheus"
 // may be described and not collected.
 func RegisterMetrics(registry prometheus.Registerer) {
 	newMetrics(registry, "")
-	registry.MustRegister(newPreparedCollector(nil), newHealthCollector(nil))
+	registry.MustRegister(newPreparedCollector(nil), newHealthCollector(nil), newMPSCollector(nil))
 }

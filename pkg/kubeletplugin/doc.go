@@ -6,7 +6,7 @@
 //
 // It is an edge: it talks to the kubelet over gRPC, to the API server and to the file system, and
 // leaves every decision that can be pure to pkg/device and pkg/resourcemodel. It may import those,
-// the edges pkg/nvml, pkg/cdi and pkg/checkpoint, client-go and the kubelet plugin helper; nothing
+// the edges pkg/nvml, pkg/cdi, pkg/checkpoint and pkg/sharing, client-go and the kubelet plugin helper; nothing
 // but the app package and tests may import it.
 //
 // # Promises
@@ -17,7 +17,10 @@
 //   - A device is prepared for at most one claim, adminAccess excepted, also over a restart, over a
 //     damaged checkpoint and while two plugin processes run during a rolling update (pkg/checkpoint holds that).
 //   - The hot path makes no NVML call and starts no program: one checkpoint write with fsync, one CDI
-//     spec write. A MIG partition is made with NVML, and costs a second write.
+//     spec write. A MIG partition is made with NVML, and costs a second write; so do MPS, for which it waits until
+//     the daemon is ready, and a time slice, for which it starts nvidia-smi.
+//   - A setting of a GPU is touched only for a claim that asks for it, and is what it was after the last such claim.
+//     MPS daemons are another process's (pkg/sharing), so that they outlive this one.
 //   - A MIG partition is destroyed only if this driver made it on this boot, and MIG mode is never changed.
 //   - The claim of a gang's member is prepared only when the controller has marked it: when all members
 //     have their devices. The call waits for that, bounded, and reserves nothing meanwhile (gate.go).
@@ -37,19 +40,22 @@
 //  2. The checkpoint record is written and synced. From here on the devices belong to the claim.
 //  3. The claim's MIG partitions are made, if it has any: each is noted in the ledger (partitionledger.go),
 //     then its GPU instance is made, then its compute instance.
-//  4. The CDI spec is written; if that fails, partitions and record are taken back.
-//  5. The record of a claim with partitions is written again, as prepared and with their UUIDs.
-//  6. The kubelet gets its answer.
+//  4. With MPS or a time slice: what is changed of a GPU's settings is noted, then changed; the MPS daemon is asked for,
+//     and waited for.
+//  5. The CDI spec is written; if that fails, all of that and the record are taken back.
+//  6. The record of a claim with partitions, MPS or a time slice is written again, as prepared and with their UUIDs.
+//  7. The kubelet gets its answer.
 //
-// Dying between 2 and 5 leaves a record without a spec, or with half a partition: the next Prepare, or the
+// Dying between 2 and 6 leaves a record without a spec, or with half a partition: the next Prepare, or the
 // reconciler, finishes it. A spec without a record cannot come from Prepare, and neither can a partition
 // without a note.
 //
 // Unprepare:
 //
 //  1. The CDI spec is removed.
-//  2. The partitions that were made for the claim are destroyed: compute instance, GPU instance, note.
-//  3. The record is deleted.
+//  2. The claim's MPS daemon is ended, and the settings of its GPUs are taken back.
+//  3. The partitions that were made for the claim are destroyed: compute instance, GPU instance, note.
+//  4. The record is deleted.
 //
 // Dying in between leaves a record: the kubelet repeats Unprepare, or the reconciler finds the claim
 // gone. Either way the devices stay reserved until their spec is gone. The names of these steps are

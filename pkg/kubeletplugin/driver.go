@@ -72,10 +72,13 @@ type Driver struct {
 	// belongs to discovery.
 	partitions       *partitions
 	staticPartitions map[string]string
-	metadata         metadataFiles
-	claims           keyedLock[types.UID]
-	gate             startGate
-	names            claimNames
+	// settings changes settings of GPUs; daemons orders what is done about one MPS daemon.
+	settings *settings
+	daemons  keyedLock[string]
+	metadata metadataFiles
+	claims   keyedLock[types.UID]
+	gate     startGate
+	names    claimNames
 	// damaged counts the records that were found damaged, rebuilt is closed when what was damaged at the start
 	// is made up for.
 	damaged damageCount
@@ -132,11 +135,17 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		return nil, fmt.Errorf("open the checkpoint: %w", err)
 	}
 	config.Registry.MustRegister(newPreparedCollector(d.store), newHealthCollector(d.hardware))
+	if config.MPS != nil {
+		config.Registry.MustRegister(newMPSCollector(config.MPS))
+	}
 	ledger, err := openPartitionLedger(config.PluginDir, bootID, config.ModuleDir)
 	if err != nil {
 		return nil, errors.Join(err, d.store.Close())
 	}
 	d.partitions = &partitions{platform: config.Partitions, ledger: ledger, holder: d.partitionHolder, inDoubt: d.damaged.pending}
+	if d.settings, err = openSettings(config, bootID); err != nil {
+		return nil, errors.Join(err, d.store.Close())
+	}
 	for _, record := range d.store.List() {
 		d.names.add(record)
 	}

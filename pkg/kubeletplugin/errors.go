@@ -20,6 +20,8 @@ const (
 	kindDeviceUnhealthy   errorKind = "device_unhealthy"
 	kindDeviceInMIGMode   errorKind = "device_in_mig_mode"
 	kindPartition         errorKind = "partition"
+	kindSettings          errorKind = "settings"
+	kindMPS               errorKind = "mps"
 	kindRuntimeWithoutCDI errorKind = "runtime_without_cdi"
 	kindNotReady          errorKind = "not_ready"
 	kindGangIncomplete    errorKind = "gang_incomplete"

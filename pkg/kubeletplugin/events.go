@@ -25,6 +25,7 @@ const (
 	reasonPublishDroppedFields = "ResourceSliceFieldsDropped"
 	reasonPublishInvalid       = "ResourceSliceInvalid"
 	reasonMIGChanged           = "MIGPartitionsChanged"
+	reasonMPSDaemonEnded       = "MPSDaemonEnded"
 	reasonPreflightFailed      = "PreflightFailed"
 )
 

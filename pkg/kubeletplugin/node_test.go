@@ -40,6 +40,7 @@ type testMachine struct {
 	clock    *clocktesting.FakeClock
 	events   *record.FakeRecorder
 	seen     []string
+	sharing  *fakeSharing // none unless a test sets it
 }
 
 func newMachine(t *testing.T, gpuCount int) *testMachine {
@@ -85,7 +86,7 @@ func (m *testMachine) reboot() {
 }
 
 func (m *testMachine) config() Config {
-	return Config{
+	config := Config{
 		NodeName:          testNode,
 		PluginDir:         filepath.Join(m.dir, "p"),
 		RegistryDir:       filepath.Join(m.dir, "r"),
@@ -102,6 +103,10 @@ func (m *testMachine) config() Config {
 		Clock:             m.clock,
 		Version:           "test",
 	}
+	if m.sharing != nil {
+		config.MPS, config.ComputeModes, config.TimeSlicer = m.sharing, m.sharing, m.sharing
+	}
+	return config
 }
 
 // testPlugin is one plugin process, without its servers and loops: the test takes their steps.

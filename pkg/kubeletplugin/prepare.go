@@ -62,21 +62,29 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 		return nil, err
 	}
 	defer unlock()
+	if asksAgain(ctx) && !d.isPrepared(claim.UID) {
+		return nil, newError(kindNotReady, "it was unprepared meanwhile")
+	}
 
 	results, err := allocatedHere(claim, d.config.NodeName)
 	if err != nil || len(results) == 0 {
 		return nil, err
 	}
+	configs, err := configsOf(claim, results)
+	if err != nil {
+		return nil, err
+	}
 	for _, result := range results {
-		if err := checkConfig(claim, result); err != nil {
-			return nil, err
-		}
 		if err := checkDevice(result, seen); err != nil {
 			return nil, err
 		}
 	}
 
-	names, err := d.commit(ctx, newRecord(claim, results, d.bootID, seen.uuid))
+	record := newRecord(claim, results, d.bootID, seen.uuid)
+	if err := applySharing(&record, configs, seen); err != nil {
+		return nil, err
+	}
+	names, err := d.commit(ctx, claim, record)
 	if err != nil {
 		return nil, err
 	}
@@ -94,9 +102,9 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 	return devices, nil
 }
 
-// commit makes a claim's record, partitions and CDI spec what they should be and returns the qualified CDI
-// name of each of its devices. The claim is locked. The order of the writes is the package's promise.
-func (d *Driver) commit(ctx context.Context, record checkpoint.Record) ([]string, error) {
+// commit makes a claim's record, partitions, settings, MPS daemon and CDI spec what they should be and returns the
+// qualified CDI name of each of its devices. The claim is locked. The order of the writes is the package's promise.
+func (d *Driver) commit(ctx context.Context, claim *resourceapi.ResourceClaim, record checkpoint.Record) ([]string, error) {
 	if err := d.config.Specs.Check(specDevices(record)); err != nil {
 		return nil, newError(kindCDI, "%w", err)
 	}
@@ -109,7 +117,7 @@ func (d *Driver) commit(ctx context.Context, record checkpoint.Record) ([]string
 	// What exists is to be found by looking, not in the record.
 	prepared := found && stored.State == checkpoint.Prepared && sameAllocation(stored, record)
 	reserved := record
-	if hasPartitions(record) {
+	if needsMaking(record) {
 		reserved.State = checkpoint.Preparing
 	}
 	if prepared || found && sameRecord(stored, reserved) {
@@ -123,9 +131,12 @@ func (d *Driver) commit(ctx context.Context, record checkpoint.Record) ([]string
 		crashAt(crashAfterCheckpoint)
 	}
 	var names []string
-	err := d.clearPartitions(ctx, record, leftovers)
+	err := d.checkNeighbours(ctx, claim, record)
 	if err == nil {
-		names, record, err = d.realize(ctx, record)
+		err = d.clearPartitions(ctx, record, leftovers)
+	}
+	if err == nil {
+		names, record, err = d.realize(ctx, record, true)
 	}
 	if err == nil {
 		crashAt(crashAfterCDI)
@@ -134,7 +145,7 @@ func (d *Driver) commit(ctx context.Context, record checkpoint.Record) ([]string
 		}
 	}
 	if err != nil {
-		if found && (prepared || !hasPartitions(record)) {
+		if found && (prepared || !needsMaking(record)) {
 			return nil, err // what was prepared before stays reserved
 		}
 		// If this fails, the devices stay reserved until the reconciler finds the claim gone.
@@ -150,14 +161,21 @@ func (d *Driver) realizeStored(ctx context.Context, record checkpoint.Record) (c
 	if err := d.clearPartitions(ctx, record, partitionsNotPrepared(record, record, d.bootID)); err != nil {
 		return record, err
 	}
-	_, record, err := d.realize(ctx, record)
+	_, record, err := d.realize(ctx, record, false)
 	return record, err
 }
 
-// realize makes the partitions of a record and its CDI spec. It returns the record with what it is then
-// known to have.
-func (d *Driver) realize(ctx context.Context, record checkpoint.Record) ([]string, checkpoint.Record, error) {
+// realize makes the partitions of a record, the settings of its GPUs, its MPS daemon and its CDI spec. It returns the
+// record with what it is then known to have. For a claim that a container is about to use, what is set already is set
+// again, and the daemon waited for.
+func (d *Driver) realize(ctx context.Context, record checkpoint.Record, forUse bool) ([]string, checkpoint.Record, error) {
 	record, devices, err := d.makePartitions(ctx, record)
+	if err == nil {
+		err = d.applySettings(ctx, record, forUse)
+	}
+	if err == nil {
+		err = d.startDaemons(ctx, record, devices, forUse)
+	}
 	if err != nil {
 		return nil, record, err
 	}
@@ -172,10 +190,22 @@ func (d *Driver) realize(ctx context.Context, record checkpoint.Record) ([]strin
 func (d *Driver) takeBack(ctx context.Context, record checkpoint.Record) error {
 	// Also when the kubelet does not wait any more.
 	ctx = context.WithoutCancel(ctx)
-	if err := errors.Join(d.config.Specs.RemoveClaim(record.ClaimUID), d.destroyPartitions(ctx, record)); err != nil {
+	if err := d.config.Specs.RemoveClaim(record.ClaimUID); err != nil {
+		return err
+	}
+	if err := d.unmake(ctx, record); err != nil {
 		return err
 	}
 	return d.deleteRecord(record.ClaimUID)
+}
+
+// unmake takes back what was made and set for a claim, which no container uses any more.
+func (d *Driver) unmake(ctx context.Context, record checkpoint.Record) error {
+	if err := d.stopDaemons(ctx, record); err != nil {
+		return err // it holds the devices
+	}
+	d.restoreSettings(ctx, record)
+	return d.destroyPartitions(ctx, record)
 }
 
 // deviceWaitPoll is how often Prepare looks whether a device has become free. The claim that has it may

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/metadata"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,6 +41,7 @@ const (
 	actionUnprepared       = "unprepared"
 	actionSpecRemoved      = "spec_removed"
 	actionPartitionRemoved = "partition_removed"
+	actionDaemonRemoved    = "mps_daemon_removed"
 	actionMetadataEnsured  = "metadata_ensured"
 	actionAdopted          = "adopted"
 )
@@ -49,7 +51,7 @@ const (
 //
 //   - records that were damaged are rebuilt from the claims of pods that run here (see adopt.go);
 //   - records of claims that are gone, or no longer allocated here, are unprepared;
-//   - CDI specs, metadata and MIG partitions of ours without a record are removed; records without a spec, or
+//   - CDI specs, metadata, MIG partitions, MPS daemons and settings of ours without a record are removed; records without a spec, or
 //     whose partitions somebody destroyed, get them.
 //
 // Its fields belong to its goroutine.
@@ -63,6 +65,8 @@ type reconciler struct {
 	failures int
 	// suspects are the claims that were found gone, and since when.
 	suspects map[types.UID]time.Time
+	// daemonRestarts is how often the MPS daemons were started again, as was last told.
+	daemonRestarts map[string]int
 	// prepareAgain calls the plugin's own Prepare.
 	prepareAgain func(context.Context, *drapb.Claim) error
 }
@@ -118,9 +122,9 @@ func (r *reconciler) reconcile(ctx context.Context) time.Duration {
 	}
 	if r.rebuiltOnce && !r.damaged.pending() {
 		// Before, a spec without a record may be that of a running pod whose record is damaged.
-		errs = append(errs, r.removeStray(bounded), r.removeOrphanPartitions(bounded))
+		errs = append(errs, r.removeStray(bounded), r.removeOrphanSharing(bounded), r.removeOrphanPartitions(bounded))
 	}
-	errs = append(errs, r.ensureSpecs(bounded))
+	errs = append(errs, r.ensureSpecs(bounded), r.reportDaemons())
 	if ctx.Err() != nil {
 		return 0 // shutting down: what failed because of that is no news
 	}
@@ -284,8 +288,8 @@ func (r *reconciler) removeStraySpec(ctx context.Context, uid types.UID) (remove
 	return !ok, err
 }
 
-func (r *reconciler) isPrepared(uid types.UID) bool {
-	_, ok := r.store.Get(uid)
+func (d *Driver) isPrepared(uid types.UID) bool {
+	_, ok := d.store.Get(uid)
 	return ok
 }
 
@@ -343,7 +347,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, uid types.UID, broken bool)
 	if !ok {
 		return nil // unprepared meanwhile
 	}
-	if hasPartitions(record) && record.BootID != r.bootID {
+	if needsMaking(record) && record.BootID != r.bootID {
 		return nil // of before the reboot: made anew when the kubelet asks for it
 	}
 	realized, err := r.realizeStored(ctx, record)
@@ -360,7 +364,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, uid types.UID, broken bool)
 	}
 	if _, ok := r.store.Get(uid); !ok {
 		// In a rolling update the other plugin has unprepared the claim meanwhile.
-		return errors.Join(r.config.Specs.RemoveClaim(uid), r.destroyPartitions(ctx, record))
+		return errors.Join(r.config.Specs.RemoveClaim(uid), r.unmake(ctx, record))
 	}
 	if realized.State = checkpoint.Prepared; err == nil && !sameRecord(record, realized) {
 		return r.putRecord(realized) // a killed process had not finished it, or the partition is a new one
@@ -378,10 +382,22 @@ func (r *reconciler) ensureMetadata(ctx context.Context, record checkpoint.Recor
 		return nil
 	}
 	if err := r.prepareAgain(ctx, &drapb.Claim{Namespace: record.Namespace, Name: record.Name, Uid: string(record.ClaimUID)}); err != nil {
+		if !r.isPrepared(record.ClaimUID) {
+			return nil //nolint:nilerr // there is nothing to write it for any more
+		}
 		return err
 	}
 	r.metrics.reconciled.WithLabelValues(actionMetadataEnsured).Inc()
 	return nil
+}
+
+// askAgainKey marks a call of Prepare by the plugin itself. It must not prepare a claim that the kubelet has unprepared
+// since: nobody would unprepare it again.
+const askAgainKey = "switchyard-ask-again"
+
+// asksAgain reports whether it is the plugin itself that calls.
+func asksAgain(ctx context.Context) bool {
+	return len(metadata.ValueFromIncomingContext(ctx, askAgainKey)) > 0
 }
 
 // callPrepare asks the plugin itself to prepare a claim, as the kubelet would: only the helper, on the
@@ -392,6 +408,7 @@ func (d *Driver) callPrepare(ctx context.Context, claim *drapb.Claim) (finalErr 
 		return err
 	}
 	defer func() { finalErr = errors.Join(finalErr, conn.Close()) }()
+	ctx = metadata.AppendToOutgoingContext(ctx, askAgainKey, "true")
 	resp, err := drapb.NewDRAPluginClient(conn).NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{claim}})
 	if err != nil {
 		return err

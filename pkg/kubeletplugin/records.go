@@ -46,7 +46,9 @@ func newRecord(claim *resourceapi.ResourceClaim, results []resourceapi.DeviceReq
 func sameRecord(a, b checkpoint.Record) bool {
 	return a.ClaimUID == b.ClaimUID && a.Namespace == b.Namespace && a.Name == b.Name && a.BootID == b.BootID && a.State == b.State &&
 		slices.EqualFunc(a.Devices, b.Devices, func(x, y checkpoint.Device) bool {
-			return x.Request == y.Request && x.Pool == y.Pool && x.Name == y.Name && x.UUID == y.UUID && x.ShareID == y.ShareID && x.AdminAccess == y.AdminAccess
+			return x.Request == y.Request && x.Pool == y.Pool && x.Name == y.Name && x.UUID == y.UUID && x.ShareID == y.ShareID && x.AdminAccess == y.AdminAccess &&
+				x.TimeSlice == y.TimeSlice && x.MPSDaemon == y.MPSDaemon &&
+				x.MPSActiveThreadPercentage == y.MPSActiveThreadPercentage && x.MPSPinnedMemoryBytes == y.MPSPinnedMemoryBytes
 		})
 }
 

@@ -36,7 +36,7 @@ func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 }
 
 // unprepareClaim takes a claim's devices back: first the spec through which containers get them, then the
-// partitions that were made for it, then the record that keeps them from others.
+// MPS daemon, settings and partitions that were made for it, then the record that keeps them from others.
 func (d *Driver) unprepareClaim(ctx context.Context, uid types.UID) error {
 	unlock, err := d.lockClaim(ctx, uid)
 	if err != nil {
@@ -54,7 +54,7 @@ func (d *Driver) unprepareLocked(ctx context.Context, uid types.UID) error {
 		return newError(kindCDI, "%w", err)
 	}
 	crashAt(crashAfterCDIRemoval)
-	if err := d.destroyPartitions(ctx, record); err != nil {
+	if err := d.unmake(ctx, record); err != nil {
 		return err
 	}
 	// Deleting files and directories waits for the disk on some file systems: do both at once.

@@ -22,6 +22,7 @@ import (
 	"github.com/switchyard-dev/switchyard/pkg/device"
 	"github.com/switchyard-dev/switchyard/pkg/health"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin"
+	"github.com/switchyard-dev/switchyard/pkg/sharing"
 )
 
 // Options are the flags of the kubelet plugin.
@@ -48,6 +49,8 @@ type Options struct {
 	BootIDFile      string
 
 	MIGGPUs string
+
+	MPSSharedMemoryDir string
 
 	DiscoveryInterval time.Duration
 	ReconcileInterval time.Duration
@@ -83,6 +86,8 @@ func NewOptions(getenv func(string) string) *Options {
 		ProcRoot:   "/proc",
 		MIGGPUs:    "all",
 		BootIDFile: "/proc/sys/kernel/random/boot_id",
+
+		MPSSharedMemoryDir: sharing.DefaultSharedMemoryDir,
 
 		DiscoveryInterval: 10 * time.Second,
 		ReconcileInterval: time.Minute,
@@ -122,6 +127,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.BootIDFile, "boot-id-file", o.BootIDFile, "File that holds an ID of the current boot.")
 
 	fs.StringVar(&o.MIGGPUs, "mig-gpus", o.MIGGPUs, "GPUs that may be partitioned, of those whose MIG mode is on: all, none, or a list such as 0,3,GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c of indexes and UUIDs. An index shifts when another GPU is lost, a UUID does not. MIG mode itself is never changed.")
+
+	fs.StringVar(&o.MPSSharedMemoryDir, "mps-shm-dir", o.MPSSharedMemoryDir, "Directory on the host that the MPS supervisor has as --shm-dir: it holds the shared memory of claims with MPS.")
 
 	fs.DurationVar(&o.DiscoveryInterval, "discovery-interval", o.DiscoveryInterval, "Time between two looks at the hardware.")
 	fs.DurationVar(&o.ReconcileInterval, "reconcile-interval", o.ReconcileInterval, "Time between two comparisons of what is prepared here with what the API server says.")
@@ -217,6 +224,7 @@ func (o *Options) validatePaths(fail func(flag, format string, args ...any)) {
 		{"sysfs-root", o.SysfsRoot},
 		{"proc-root", o.ProcRoot},
 		{"boot-id-file", o.BootIDFile},
+		{"mps-shm-dir", o.MPSSharedMemoryDir},
 	} {
 		if !filepath.IsAbs(required.path) {
 			fail(required.flag, "%q must be an absolute path", required.path)

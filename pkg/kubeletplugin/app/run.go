@@ -4,6 +4,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ import (
 	"github.com/switchyard-dev/switchyard/pkg/health"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin"
 	"github.com/switchyard-dev/switchyard/pkg/nvml"
+	"github.com/switchyard-dev/switchyard/pkg/sharing"
 )
 
 // serverShutdownTimeout bounds how long the metrics server waits for its last requests.
@@ -41,6 +43,7 @@ const serverShutdownTimeout = time.Second
 type Platform interface {
 	kubeletplugin.Platform
 	kubeletplugin.Partitioner
+	kubeletplugin.ComputeModes
 	// Interface returns the NVML that CDI edits are computed with.
 	Interface() nvml.Interface
 	// Close gives the hardware back.
@@ -72,6 +75,10 @@ func run(ctx context.Context, name string, o Options, open func(Options) (Platfo
 	if err != nil {
 		return fmt.Errorf("health policy: %w", err)
 	}
+	daemons, err := sharing.NewDaemons(filepath.Join(o.PluginDir, sharing.DirName), o.MPSSharedMemoryDir)
+	if err != nil {
+		return err
+	}
 	driver, err := kubeletplugin.New(ctx, kubeletplugin.Config{
 		NodeName:          o.NodeName,
 		PodUID:            types.UID(o.PodUID),
@@ -89,6 +96,9 @@ func run(ctx context.Context, name string, o Options, open func(Options) (Platfo
 		Platform:          platform,
 		Specs:             specs,
 		Partitions:        platform,
+		MPS:               daemons,
+		ComputeModes:      platform,
+		TimeSlicer:        sharing.SMI{DriverRoot: cmp.Or(o.DriverRootMount, o.DriverRoot), LibraryDir: filepath.Join(o.PluginDir, "driver-libraries")},
 		Recorder:          recorder,
 		Registry:          registry,
 		Clock:             clock.RealClock{},
