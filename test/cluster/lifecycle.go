@@ -105,12 +105,12 @@ func (c *Cluster) Down(ctx context.Context) error {
 // Install runs the driver on every node on simulated GPUs: eight H100 in one NVSwitch domain on node-a, eight A100 in
 // two domains of four on node-b.
 func (c *Cluster) Install(ctx context.Context) error {
-	return c.install(ctx, "test/manifests/sim", "localhost/switchyard-sim:dev", "bin/switchyard-sim")
+	return c.install(ctx, "test/manifests/sim", "localhost/switchyard-sim:dev", "bin/switchyard-sim", simulatedDriver)
 }
 
 // InstallForCrashes is Install with the build that can be told to die at a step.
 func (c *Cluster) InstallForCrashes(ctx context.Context) error {
-	return c.install(ctx, "test/manifests/crashpoints", "localhost/switchyard-sim:crashpoints", "build/crashpoints/switchyard-sim")
+	return c.install(ctx, "test/manifests/crashpoints", "localhost/switchyard-sim:crashpoints", "build/crashpoints/switchyard-sim", simulatedDriver)
 }
 
 // InstallShipped runs the driver as users install it, without a simulation: it looks for NVML on the node.
@@ -118,12 +118,15 @@ func (c *Cluster) InstallShipped(ctx context.Context) error {
 	return c.install(ctx, "deployments/manifests", "localhost/switchyard-kubelet-plugin:dev", "bin/switchyard-kubelet-plugin")
 }
 
-func (c *Cluster) install(ctx context.Context, overlay, tag, program string) error {
+// simulatedDriver stands for programs of the driver on simulated nodes.
+const simulatedDriver = "bin/switchyard-sim-driver"
+
+func (c *Cluster) install(ctx context.Context, overlay, tag, program string, more ...string) error {
 	parts := []struct {
 		workload, archive string
 		image             []string // tag and programs
 	}{
-		{"daemonset/" + pluginDaemonSet, filepath.Base(overlay), []string{tag, program, "bin/nvidia-cdi-hook"}},
+		{"daemonset/" + pluginDaemonSet, filepath.Base(overlay), append([]string{tag, program, "bin/nvidia-cdi-hook", "bin/switchyard-mps-supervisor"}, more...)},
 		{"deployment/" + controllerDeployment, "controller", []string{"localhost/switchyard-controller:dev", "bin/switchyard-controller"}},
 	}
 	for _, part := range parts {

@@ -73,7 +73,8 @@ func run(m *testing.M) (code int, err error) {
 
 func buildProgram(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "switchyard-sim")
-	build := exec.CommandContext(ctx, "go", "build", "-tags", "crashpoints", "-o", path, "./cmd/switchyard-sim")
+	build := exec.CommandContext(ctx, "go", "build", "-tags", "crashpoints", "-o", dir+string(filepath.Separator),
+		"./cmd/switchyard-sim", "./cmd/switchyard-sim-driver", "./cmd/switchyard-mps-supervisor")
 	build.Dir = repository
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {

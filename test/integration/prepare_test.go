@@ -181,7 +181,7 @@ func TestConfigOfTheClaimGoesBeforeThatOfTheClass(t *testing.T) {
 	t.Parallel()
 	const (
 		plain   = `{"apiVersion":"switchyard.dev/v1alpha1","kind":"GPUConfig"}`
-		sharing = `{"apiVersion":"switchyard.dev/v1alpha1","kind":"GPUConfig","sharing":{"strategy":"TimeSlicing"}}`
+		sharing = `{"apiVersion":"switchyard.dev/v1alpha1","kind":"GPUConfig","sharing":{"strategy":"MPS"}}`
 	)
 	n := newNode(t, "hgx-h100")
 	n.running(t, plugin.Options{})
@@ -189,10 +189,10 @@ func TestConfigOfTheClaimGoesBeforeThatOfTheClass(t *testing.T) {
 	overridden := create(t, n.claim("overridden").Request("gpu", n.devices[0]).ClassConfig(sharing).Config(plain))
 	n.wantSees(t, n.prepare(t, overridden), 0)
 	overriding := create(t, n.claim("overriding").Request("gpu", n.devices[1]).ClassConfig(plain).Config(sharing))
-	n.refused(t, overriding, "sharing")
+	n.refused(t, overriding, "no MPS supervisor runs on this node")
 	elsewhere := create(t, n.claim("elsewhere").Request("gpu", n.devices[1]).Request("other", n.devices[2]).
 		ClassConfig(plain).Config(sharing, "other"))
-	n.refused(t, elsewhere, "request other")
+	n.refused(t, elsewhere, "requests other and gpu", "sharing.mps")
 }
 
 func TestFieldCase13_TwoSharesOfOneDevice(t *testing.T) {

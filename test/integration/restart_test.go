@@ -85,10 +85,16 @@ func TestFieldCase03_ClaimDeletedWhileThePluginIsDown(t *testing.T) {
 	n.wantSees(t, ids, 1)
 }
 
-// pod creates a pod on the node that uses a claim, in the state of a container that runs, and
-// reserves the claim for it.
-func (n *node) pod(t *testing.T, name, claimName string) *corev1.Pod {
+// pod creates a pod on the node that uses claims, in the state of a container that runs.
+func (n *node) pod(t *testing.T, name string, claims ...string) *corev1.Pod {
 	t.Helper()
+	var entries []corev1.PodResourceClaim
+	var used []corev1.ResourceClaim
+	for i, claim := range claims {
+		entry := fmt.Sprintf("gpus-%d", i)
+		entries = append(entries, corev1.PodResourceClaim{Name: entry, ResourceClaimName: &claim})
+		used = append(used, corev1.ResourceClaim{Name: entry})
+	}
 	pods := cluster.Client().CoreV1().Pods(n.namespace)
 	if _, err := cluster.Client().CoreV1().ServiceAccounts(n.namespace).Create(t.Context(),
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
@@ -100,10 +106,10 @@ func (n *node) pod(t *testing.T, name, claimName string) *corev1.Pod {
 			NodeName:                     n.Name,
 			ServiceAccountName:           name,
 			AutomountServiceAccountToken: ptr.To(false),
-			ResourceClaims:               []corev1.PodResourceClaim{{Name: "gpus", ResourceClaimName: &claimName}},
+			ResourceClaims:               entries,
 			Containers: []corev1.Container{{
 				Name: "main", Image: "none",
-				Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpus"}}},
+				Resources: corev1.ResourceRequirements{Claims: used},
 			}},
 		},
 	}, metav1.CreateOptions{})

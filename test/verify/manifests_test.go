@@ -156,7 +156,7 @@ func (o ours) check() error {
 	return nil
 }
 
-var manifestFolders = []string{"deployments/manifests", "test/manifests", "demo/manifests"}
+var manifestFolders = []string{"deployments/manifests", "deployments/mps", "test/manifests", "demo/manifests"}
 
 func TestManifestsAreWhatTheySay(t *testing.T) {
 	for _, file := range files(t, []string{".yaml"}, manifestFolders...) {

@@ -60,6 +60,7 @@ func (n *Node) Start(o Options) (*Plugin, error) {
 		"--registry-dir=" + n.RegistryDir(),
 		"--cdi-dir=" + n.CDIDir(),
 		"--boot-id-file=" + n.bootIDFile(),
+		"--mps-shm-dir=" + n.SharedMemoryDir(),
 		"--metrics-address=" + address,
 		"--grpc-health-address=0",
 	}, o.Args)
