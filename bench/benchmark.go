@@ -23,6 +23,7 @@ func benchmarks() []Benchmark {
 		planner(),
 		defragmentation(),
 		gangs(),
+		steering(),
 	)
 }
 

@@ -38,6 +38,8 @@ type gangSetup struct {
 	apiServerOnly bool
 	// controller starts Switchyard's controller.
 	controller bool
+	// schedulerConfig is the scheduler's configuration, if not its own; %q stands for the kubeconfig.
+	schedulerConfig string
 }
 
 // rates are the request rates of kube-controller-manager and kube-scheduler: --kube-api-qps and
@@ -66,7 +68,7 @@ func (r rates) args() []string {
 func (s gangSetup) controlPlane() controlplane.Options {
 	return controlplane.Options{
 		Scheduler: !s.apiServerOnly, ControllerManager: !s.apiServerOnly, NativeGangs: s.native,
-		SchedulerArgs: s.rates.args(), ControllerManagerArgs: s.rates.args(),
+		SchedulerArgs: s.rates.args(), ControllerManagerArgs: s.rates.args(), SchedulerConfig: s.schedulerConfig,
 	}
 }
 

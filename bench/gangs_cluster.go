@@ -295,14 +295,14 @@ func (c *gangCluster) createMembers(ctx context.Context, namespace, template str
 	})
 }
 
-// createTemplate makes the template of users without gangs; several GPUs are in one domain.
+// createTemplate makes the template of users without gangs; several GPUs are in one domain, if one has as many.
 func (c *gangCluster) createTemplate(ctx context.Context, namespace, name string, gpus int64) error {
 	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	devices := &template.Spec.Spec.Devices
 	devices.Requests = []resourceapi.DeviceRequest{{Name: "gpus", Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: v1alpha1.DriverName, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: gpus,
 	}}}
-	if gpus > 1 {
+	if gpus > 1 && gpus <= gpusPerDomain {
 		devices.Constraints = []resourceapi.DeviceConstraint{{
 			MatchAttribute: ptr.To(resourceapi.FullyQualifiedName(v1alpha1.DriverName + "/nvswitchDomain")),
 		}}

@@ -25,6 +25,8 @@ every GPU has with a default: %[1]sdevice.attributes["%[2]s"].?nvswitchDomain.or
 
 `, "`", v1alpha1.DriverName)
 	table(page, resourcemodel.AttributeTable(), "GPU")
+	page.WriteString("\nThese are published where [steering](../guide/steering.md) is on:\n\n")
+	table(page, resourcemodel.SteeringAttributeTable(), "GPU")
 	page.WriteString("\n## Capacities\n\n")
 	table(page, resourcemodel.CapacityTable(), "GPU")
 	fmt.Fprintf(page, `

@@ -62,6 +62,8 @@ type Config struct {
 	OrphanGrace time.Duration
 	// HealthPolicy says what follows when a GPU is sick. The zero value keeps new pods away.
 	HealthPolicy health.Policy
+	// SteeringInterval is how often the free counts of the node's GPUs are published, at most; 0: not at all.
+	SteeringInterval time.Duration
 	// DeviceWait is how long a Prepare waits for a device that another claim still has; 0: not at all.
 	DeviceWait time.Duration
 
@@ -98,6 +100,7 @@ func (c Config) validate() error {
 		{"DiscoveryInterval", c.DiscoveryInterval <= 0},
 		{"ReconcileInterval", c.ReconcileInterval <= 0},
 		{"OrphanGrace", c.OrphanGrace < 0},
+		{"SteeringInterval", c.SteeringInterval < 0},
 		{"DeviceWait", c.DeviceWait < 0},
 		{"KubeClient", c.KubeClient == nil},
 		{"Platform", c.Platform == nil},

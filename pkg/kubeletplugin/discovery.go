@@ -194,6 +194,13 @@ func unproven(known, seen, merged device.Inventory, why device.Health) device.In
 	return merged
 }
 
+// publishAgain publishes what is known, if anything was published on this boot: the free counts may have changed.
+func (d *discovery) publishAgain() {
+	if d.desired != nil {
+		d.publish(d.judged)
+	}
+}
+
 // refreshSpecs computes the CDI edits of an inventory that has none yet and reports whether there
 // are edits to prepare devices with.
 func (d *discovery) refreshSpecs(ctx context.Context, inv device.Inventory) bool {

@@ -59,6 +59,8 @@ type Driver struct {
 	// desired is what was last handed to publishing. It belongs to discovery.
 	desired   *resourceslice.DriverResources
 	toPublish chan resourceslice.DriverResources
+	// steering is nil where it is off.
+	steering *steering
 	// healthEvents are what the GPUs reported, and holderNews what their pods should know of it.
 	healthEvents chan nvml.HealthEvent
 	holderNews   chan holderNews
@@ -146,6 +148,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	if d.settings, err = openSettings(config, bootID); err != nil {
 		return nil, errors.Join(err, d.store.Close())
 	}
+	d.steering = newSteering(config.SteeringInterval, config.Clock, d.devicesInUse)
 	for _, record := range d.store.List() {
 		d.names.add(record)
 	}
@@ -190,6 +193,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	loops := []func(context.Context){
 		newDiscovery(ctx, d).run,
 		d.watchHealth,
+		d.watchFences,
 		d.runHolderNews,
 		d.runPublisher,
 		newReconciler(d).run,

@@ -112,6 +112,10 @@ func (d *discovery) pause(ctx context.Context, wait time.Duration) bool {
 			return true
 		case <-d.lookNow:
 			return true
+		case <-d.steering.again():
+			d.publishAgain()
+		case <-d.steering.later():
+			d.publishAgain()
 		case event := <-d.healthEvents:
 			d.lookAgain = d.noteEvent(ctx, event) || d.lookAgain
 		}

@@ -247,6 +247,7 @@ func (d *Driver) putRecord(record checkpoint.Record) error {
 		return newError(kindCheckpoint, "write the checkpoint record: %w", err)
 	}
 	d.names.add(record)
+	d.steering.wake()
 	return nil
 }
 
@@ -256,6 +257,7 @@ func (d *Driver) deleteRecord(uid types.UID) error {
 		return newError(kindCheckpoint, "delete the checkpoint record: %w", err)
 	}
 	d.names.remove(uid)
+	d.steering.wake()
 	return nil
 }
 

@@ -29,7 +29,7 @@ const staleHealthMessage = "device health reports are stale"
 // new slices appear, and none gains devices on this boot (a stock scheduler can crash over a slice that does
 // while a DeviceTaintRule changes).
 func (d *Driver) publish(inv device.Inventory) {
-	resources := resourcemodel.DriverResources(d.config.NodeName, inv)
+	resources := d.steering.steer(resourcemodel.DriverResources(d.config.NodeName, inv))
 	if d.desired != nil && apiequality.Semantic.DeepEqual(*d.desired, resources) {
 		return
 	}

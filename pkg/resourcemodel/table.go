@@ -13,7 +13,7 @@ import (
 type Field struct {
 	// Name is the published name. Without a domain, it is in that of the driver.
 	Name resourceapi.QualifiedName
-	// Type is "string", "int", "version" or "quantity".
+	// Type is "string", "int", "bool", "version" or "quantity".
 	Type string
 	// Always says that every GPU has it.
 	Always bool
@@ -47,6 +47,11 @@ var capacityTable = []Field{
 	{CapacityMultiprocessors, "quantity", false, "Streaming multiprocessors."},
 }
 
+var steeringAttributeTable = []Field{
+	{AttributeNVSwitchDomainFree, "int", false, "Free GPUs of the GPU's domain on this node, itself among them; absent without a domain."},
+	{AttributeNodeWhole, "bool", true, "Whether all GPUs of the node are free."},
+}
+
 // partitionAttributeTable has what is different from a GPU's.
 var partitionAttributeTable = []Field{
 	{AttributeType, "string", true, "Kind of device: `mig`."},
@@ -78,6 +83,9 @@ func PartitionCapacityTable() []Field { return slices.Clone(partitionCapacityTab
 
 // AttributeTable documents all attributes of GPUs, in the order in which people should read them.
 func AttributeTable() []Field { return slices.Clone(attributeTable) }
+
+// SteeringAttributeTable documents the attributes of GPUs that are published where steering is on.
+func SteeringAttributeTable() []Field { return slices.Clone(steeringAttributeTable) }
 
 // CapacityTable documents all capacities of GPUs.
 func CapacityTable() []Field { return slices.Clone(capacityTable) }

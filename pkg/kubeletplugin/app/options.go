@@ -56,6 +56,7 @@ type Options struct {
 	ReconcileInterval time.Duration
 	OrphanGrace       time.Duration
 	DeviceWait        time.Duration
+	SteeringInterval  time.Duration
 
 	HealthEffect string
 	HealthXIDs   map[string]string
@@ -137,6 +138,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 
 	fs.DurationVar(&o.DeviceWait, "device-wait", o.DeviceWait, "How long a claim's preparation waits for a GPU that another claim still has on this node, because a pod deleted by force is still ending. The kubelet repeats a refused one only after a minute or more, and gives up on a call after 45s.")
 
+	fs.DurationVar(&o.SteeringInterval, "steering-interval", o.SteeringInterval, "Publish how many GPUs of each NVSwitch domain and of the node are free, which steers pods with one GPU to where they break the least, and write it no more often than this: every write wakes the pods that wait for a device. 0: off.")
+
 	fs.StringVar(&o.HealthEffect, "health-effect", o.HealthEffect, "Taint effect on a GPU with which nothing can go on (lost, a reset or reboot is needed, XID 79 or 95): NoSchedule, which leaves its pods alone, or NoExecute, which has Kubernetes delete them without asking their PodDisruptionBudgets. Other unhealthy GPUs have NoSchedule.")
 	fs.StringToStringVar(&o.HealthXIDs, "health-xid", o.HealthXIDs, "Taint effect of an XID in place of its default, as CODE=EFFECT with Ignore, None (shown, keeps nobody away), NoSchedule or NoExecute. Can be repeated, or have several with commas: 48=NoExecute,94=NoSchedule.")
 
@@ -172,6 +175,7 @@ func (o *Options) Validate() error {
 	if o.ReconcileInterval < time.Second {
 		fail("reconcile-interval", "%v is too short: use 1s or more", o.ReconcileInterval)
 	}
+	o.validateSteering(fail)
 	if o.DeviceWait < 0 || o.DeviceWait > 40*time.Second {
 		fail("device-wait", "%v is not between 0 and 40s: the kubelet gives up on a call after 45s", o.DeviceWait)
 	}
@@ -198,6 +202,12 @@ func (o *Options) Validate() error {
 		fail("registry-dir", "%s is no directory here: mount the kubelet's plugins_registry directory at the same path, or name the one of a kubelet with another --root-dir", o.RegistryDir)
 	}
 	return errors.Join(errs...)
+}
+
+func (o *Options) validateSteering(fail func(flag, format string, args ...any)) {
+	if o.SteeringInterval != 0 && o.SteeringInterval < time.Second {
+		fail("steering-interval", "%v is too short: use 1s or more, or 0 for off", o.SteeringInterval)
+	}
 }
 
 func (o *Options) validateMIG(fail func(flag, format string, args ...any)) {

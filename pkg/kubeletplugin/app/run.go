@@ -91,6 +91,7 @@ func run(ctx context.Context, name string, o Options, open func(Options) (Platfo
 		ReconcileInterval: o.ReconcileInterval,
 		OrphanGrace:       o.OrphanGrace,
 		DeviceWait:        o.DeviceWait,
+		SteeringInterval:  o.SteeringInterval,
 		HealthPolicy:      policy,
 		KubeClient:        client,
 		Platform:          platform,

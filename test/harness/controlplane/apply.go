@@ -81,7 +81,7 @@ func readManifests(dir string) ([]*unstructured.Unstructured, error) {
 			} else if err != nil {
 				return nil, fmt.Errorf("read manifest %s: %w", path, err)
 			}
-			if object.GetKind() != "" && object.GetKind() != "Kustomization" {
+			if object.GetKind() != "" && object.GetAPIVersion() != "kustomize.config.k8s.io/v1beta1" && object.GetAPIVersion() != "kustomize.config.k8s.io/v1alpha1" {
 				objects = append(objects, object)
 			}
 		}

@@ -46,6 +46,9 @@ type Options struct {
 	NativeGangs bool
 	// SchedulerArgs and ControllerManagerArgs are further flags, such as --kube-api-qps.
 	SchedulerArgs, ControllerManagerArgs []string
+	// SchedulerConfig is a KubeSchedulerConfiguration with %q in place of the kubeconfig's path; empty for the
+	// scheduler's own.
+	SchedulerConfig string
 }
 
 // nativeGangGates are the feature gates of native gangs, off by default in Kubernetes 1.37.
@@ -76,6 +79,7 @@ type ControlPlane struct {
 	admin     *rest.Config
 	client    kubernetes.Interface
 	processes []*process.Process // in the order of their start
+	scheduler string             // host:port of its metrics
 }
 
 // adminToken stands for a user in system:masters. It is worth nothing outside this control plane.
@@ -168,9 +172,18 @@ func (cp *ControlPlane) runControllers(o Options) error {
 		return err
 	}
 	if o.Scheduler {
+		cp.scheduler = fmt.Sprintf("127.0.0.1:%d", ports[0])
+		if o.SchedulerConfig != "" {
+			config := filepath.Join(cp.dir, "scheduler.config")
+			if err := os.WriteFile(config, fmt.Appendf(nil, o.SchedulerConfig, kubeconfig), 0o600); err != nil {
+				return fmt.Errorf("configure the scheduler: %w", err)
+			}
+			o.SchedulerArgs = append(slices.Clone(o.SchedulerArgs), "--config="+config)
+		}
 		if err := cp.run(o.BinDir, "kube-scheduler", slices.Concat(o.gates(), o.SchedulerArgs, []string{
 			"--kubeconfig=" + kubeconfig, "--leader-elect=false",
 			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
+			"--authorization-always-allow-paths=/metrics",
 		})...); err != nil {
 			return err
 		}
