@@ -155,8 +155,42 @@ func (c *Cluster) install(ctx context.Context, overlay, tag, program string, mor
 	if err := c.WaitPlugins(ctx, rolloutTimeout); err != nil {
 		return err
 	}
-	return c.WaitController(ctx, rolloutTimeout)
+	if err := c.WaitController(ctx, rolloutTimeout); err != nil {
+		return err
+	}
+	return c.replaceSupervisors(ctx)
 }
+
+// replaceSupervisors has new pods of the MPS supervisor, if it is installed, and waits until they run. By itself it
+// replaces none.
+func (c *Cluster) replaceSupervisors(ctx context.Context) error {
+	old, err := c.Pods(ctx, Namespace, supervisorLabel)
+	if err != nil || len(old) == 0 {
+		return err
+	}
+	if _, err := c.Kubectl(ctx, "delete", "pods", "-n", Namespace, "-l", supervisorLabel); err != nil {
+		return err
+	}
+	return c.Until(ctx, rolloutTimeout, "the MPS supervisors to run", func(ctx context.Context) (bool, error) {
+		pods, err := c.Pods(ctx, Namespace, supervisorLabel)
+		if err != nil {
+			return false, err
+		}
+		running := 0
+		for i := range pods {
+			if Running(&pods[i]) {
+				running++
+			}
+		}
+		if running == len(old) && len(pods) == len(old) {
+			return true, nil
+		}
+		return false, errors.New(c.describe(ctx, pods))
+	})
+}
+
+// supervisorLabel selects the pods of the MPS supervisor.
+const supervisorLabel = "app.kubernetes.io/component=mps-supervisor"
 
 // WaitController waits until the controller's newest version runs, and nothing else of it does.
 func (c *Cluster) WaitController(ctx context.Context, timeout time.Duration) error {
