@@ -383,7 +383,7 @@ func (r *reconciler) ensureMetadata(ctx context.Context, record checkpoint.Recor
 	}
 	if err := r.prepareAgain(ctx, &drapb.Claim{Namespace: record.Namespace, Name: record.Name, Uid: string(record.ClaimUID)}); err != nil {
 		if !r.isPrepared(record.ClaimUID) {
-			return nil //nolint:nilerr // there is nothing to write it for any more
+			return nil // there is nothing to write it for any more
 		}
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"github.com/switchyard-dev/switchyard/internal/atomicfile"
 )
@@ -189,7 +190,8 @@ func (d *Daemons) wait(ctx context.Context, done func() (bool, error)) error {
 		}
 		select {
 		case <-watcher.Events:
-		case <-watcher.Errors: // looking tells
+		case err := <-watcher.Errors:
+			klog.FromContext(ctx).V(2).Info("Missed changes of MPS daemons, looking at them now", "err", err)
 		case <-look.C:
 		case <-ctx.Done():
 			return ctx.Err()

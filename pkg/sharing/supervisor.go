@@ -107,7 +107,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-watcher.Events:
-		case <-watcher.Errors: // looking tells
+		case err := <-watcher.Errors:
+			klog.FromContext(ctx).V(2).Info("Missed changes of MPS daemons, looking at them now", "err", err)
 		case <-look.C:
 		}
 	}
