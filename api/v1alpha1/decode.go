@@ -82,7 +82,7 @@ func newConfig(raw []byte) (Config, error) {
 }
 
 // describeStrict turns unknown and doubled fields into errors that say what may stand there.
-func describeStrict(config Config, strictErrs []error) error {
+func describeStrict(config any, strictErrs []error) error {
 	errs := make([]error, 0, len(strictErrs))
 	for _, err := range strictErrs {
 		var fieldErr kjson.FieldError

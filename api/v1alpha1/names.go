@@ -25,6 +25,9 @@ const (
 	// MIGConfigKind is the kind of the opaque configuration of MIG partitions.
 	MIGConfigKind = "MIGConfig"
 
+	// NodeConfigKind is the kind of the node plugin's configuration file.
+	NodeConfigKind = "NodeConfig"
+
 	// GangClaimKind is the kind of the statement of what a gang needs.
 	GangClaimKind = "GangClaim"
 )

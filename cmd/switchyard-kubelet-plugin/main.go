@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/switchyard-dev/switchyard/pkg/device"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin/app"
 	"github.com/switchyard-dev/switchyard/pkg/nvml"
 )
@@ -23,7 +22,7 @@ func open(o app.Options) (app.Platform, error) {
 	if root == "" {
 		root = o.DriverRoot
 	}
-	partitioned, err := device.ParseSelection(o.MIGGPUs)
+	partitioned, err := o.MIGSelection()
 	if err != nil {
 		return nil, fmt.Errorf("--mig-gpus: %w", err)
 	}

@@ -30,6 +30,16 @@ every GPU has with a default: %[1]sdevice.attributes["%[2]s"].?nvswitchDomain.or
 	page.WriteString("\n## Capacities\n\n")
 	table(page, resourcemodel.CapacityTable(), "GPU")
 	fmt.Fprintf(page, `
+## Shares
+
+A GPU that the [node configuration](node-config.md) shares is one device that several claims can have at the same time
+(%[1]sallowMultipleAllocations%[1]s). It has the attributes of a GPU, and these:
+
+`, "`")
+	table(page, resourcemodel.ShareAttributeTable(), "shared GPU")
+	page.WriteString("\nThese are its capacities. A claim asks for some with `capacity: {requests: {memory: 10Gi}}`, and CEL sees all of the GPU's:\n\n")
+	table(page, resourcemodel.ShareCapacityTable(), "shared GPU")
+	fmt.Fprintf(page, `
 ## MIG partitions
 
 Every place that a partition can be in is a device as well, on GPUs whose MIG mode is on. It has the attributes of its GPU, but for
@@ -50,9 +60,10 @@ With effect %[1]sNoSchedule%[1]s new pods stay away and running ones go on; with
 | %[1]s%[2]s%[1]s | the worst reason, such as %[1]sLost%[1]s or %[1]sXID48%[1]s | %[1]sNoSchedule%[1]s; %[1]sNoExecute%[1]s if configured | The GPU must not be used; it stays listed until the node reboots or it works again. |
 | %[1]s%[3]s%[1]s | the worst reason, such as %[1]sNVLinkDown%[1]s | %[1]sNone%[1]s | The GPU can be used and is not as it should be. |
 | %[1]s%[4]s%[1]s | | %[1]sNoSchedule%[1]s | The GPU is in MIG mode and cannot be used whole. |
+| %[1]s%[7]s%[1]s | | %[1]sNoSchedule%[1]s | The GPU is to be shared, or not to be shared any more, and is still in use as it was. |
 | %[1]s%[5]s%[1]s | | %[1]sNoSchedule%[1]s | The partition's GPU offers none now: its MIG mode is off, or this node does not let it be partitioned. |
 | %[1]s%[6]s%[1]s | | %[1]sNoSchedule%[1]s | Partitions that this driver has not made are in the partition's place. |
-`, "`", resourcemodel.TaintUnhealthy, resourcemodel.TaintDegraded, resourcemodel.TaintMIGEnabled, resourcemodel.TaintMIGUnavailable, resourcemodel.TaintMIGOccupied)
+`, "`", resourcemodel.TaintUnhealthy, resourcemodel.TaintDegraded, resourcemodel.TaintMIGEnabled, resourcemodel.TaintMIGUnavailable, resourcemodel.TaintMIGOccupied, resourcemodel.TaintReconfiguring)
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 var pages = map[string]func(*bytes.Buffer) error{
 	"attributes.md":         attributes,
 	"flags.md":              pluginFlags,
+	"node-config.md":        nodeConfig,
 	"metrics.md":            pluginMetrics,
 	"controller-flags.md":   controllerFlags,
 	"controller-metrics.md": controllerMetrics,

@@ -73,6 +73,13 @@ type GPU struct {
 	// does not let be partitioned.
 	MIG *MIG `json:"mig,omitempty"`
 
+	// Shares says that the GPU is published for several claims at the same time; nil for one that a claim has
+	// alone. Discovery does not know: it is set on what is published.
+	Shares *Shares `json:"-"`
+	// Reconfiguring says that the GPU is to be published in another form, with other Shares or without, and waits
+	// until nobody holds it.
+	Reconfiguring bool `json:"-"`
+
 	// NVSwitchDomain is the published domain ID, at most 64 characters; empty for a GPU without one.
 	// Equal domains mean that the GPUs talk at NVLink speed; but one in MIG mode, which sits in the domain,
 	// talks to nobody and is not counted.

@@ -155,3 +155,37 @@ func TestSelection(t *testing.T) {
 		}
 	}
 }
+
+func TestSelectionExcept(t *testing.T) {
+	parse := func(text string) device.Selection {
+		t.Helper()
+		s, err := device.ParseSelection(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	gpus := []device.GPU{{Index: 0, UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b"}, {Index: 2, UUID: "GPU-c"}}
+	for name, test := range map[string]struct {
+		selection device.Selection
+		want      []bool
+		text      string
+	}{
+		"all but a list":       {parse("all").Except(parse("0,GPU-c")), []bool{false, true, false}, "all except 0,GPU-c"},
+		"all but two lists":    {parse("all").Except(parse("0")).Except(parse("1")), []bool{false, false, true}, "all except 0,1"},
+		"all but all":          {parse("all").Except(parse("all")), []bool{false, false, false}, "all except all"},
+		"all but none":         {parse("all").Except(parse("none")), []bool{true, true, true}, "all except none"},
+		"a list but one of it": {parse("0,1").Except(parse("GPU-A")), []bool{false, true, false}, "0,1 except GPU-A"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i, gpu := range gpus {
+				if got := test.selection.Selects(gpu); got != test.want[i] {
+					t.Errorf("GPU %d: selected %t, want %t", i, got, test.want[i])
+				}
+			}
+			if got := test.selection.String(); got != test.text {
+				t.Errorf("text %q, want %q", got, test.text)
+			}
+		})
+	}
+}

@@ -13,8 +13,9 @@ import (
 
 // Selection says which GPUs of a node something is for. The zero value is for all.
 type Selection struct {
-	none bool
-	only []string
+	none   bool
+	only   []string
+	except []Selection
 }
 
 // The words for all GPUs and for none.
@@ -49,6 +50,9 @@ func ParseSelection(text string) (Selection, error) {
 
 // Selects reports whether the GPU is one of the selected ones.
 func (s Selection) Selects(g GPU) bool {
+	if slices.ContainsFunc(s.except, func(other Selection) bool { return other.Selects(g) }) {
+		return false
+	}
 	if s.none || len(s.only) == 0 {
 		return !s.none
 	}
@@ -57,9 +61,22 @@ func (s Selection) Selects(g GPU) bool {
 	})
 }
 
-// String is what ParseSelection reads.
+// Except returns the selection without what another selects.
+func (s Selection) Except(other Selection) Selection {
+	s.except = append(slices.Clone(s.except), other)
+	return s
+}
+
+// String is what ParseSelection reads, but for a selection with exceptions, which is for people.
 func (s Selection) String() string {
 	switch {
+	case len(s.except) > 0:
+		names := make([]string, len(s.except))
+		for i, other := range s.except {
+			names[i] = other.String()
+		}
+		s.except = nil
+		return s.String() + " except " + strings.Join(names, ",")
 	case s.none:
 		return selectNone
 	case len(s.only) == 0:

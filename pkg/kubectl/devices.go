@@ -25,7 +25,9 @@ const (
 	stateInUse    = "InUse"
 	stateTainted  = "Tainted"
 	stateReserved = "Reserved"
-	stateFree     = "Free"
+	// stateShared is the state of a GPU that is for shares, and of which nobody has one: no whole GPU is free.
+	stateShared = "Shared"
+	stateFree   = "Free"
 )
 
 // nodeView is a node with GPUs. Field names are documented in docs/reference/kubectl.md.
@@ -72,11 +74,13 @@ type gpuView struct {
 	id placement.DeviceID
 }
 
-// holderView is a claim that has the GPU, or a partition of it.
+// holderView is a claim that has the GPU, or a partition or a share of it.
 type holderView struct {
 	Claim     string   `json:"claim"`
 	Pods      []string `json:"pods,omitempty"`
 	Partition string   `json:"partition,omitempty"`
+	// Memory is that of a share.
+	Memory string `json:"memory,omitempty"`
 }
 
 // errNoSlices says that there is nothing to show.
@@ -98,7 +102,7 @@ func (s *snapshot) devices() ([]nodeView, error) {
 		}
 		for _, slice := range p.slices {
 			for _, d := range slice.Spec.Devices {
-				if stringOf(d, resourcemodel.AttributeType) != resourcemodel.TypeGPU {
+				if kind := stringOf(d, resourcemodel.AttributeType); kind != resourcemodel.TypeGPU && kind != resourcemodel.TypeShare {
 					continue
 				}
 				name := ptr.Deref(slice.Spec.NodeName, p.name)
@@ -213,6 +217,8 @@ func (g *gpuView) judge(s *snapshot, d resourceapi.Device, reserved map[placemen
 		g.State = stateTainted
 	case g.ReservedFor != "":
 		g.State = stateReserved
+	case stringOf(d, resourcemodel.AttributeType) == resourcemodel.TypeShare:
+		g.State = stateShared
 	default:
 		g.State = stateFree
 	}
@@ -247,6 +253,10 @@ func (s *snapshot) holders() map[placement.DeviceID][]holderView {
 		for _, r := range claim.Status.Allocation.Devices.Results {
 			if r.Driver == v1alpha1.DriverName && !ptr.Deref(r.AdminAccess, false) {
 				id := placement.DeviceID{Driver: r.Driver, Pool: r.Pool, Device: r.Device}
+				h.Memory = ""
+				if memory, ok := r.ConsumedCapacity[resourcemodel.CapacityMemory]; ok {
+					h.Memory = memory.String()
+				}
 				holders[id] = append(holders[id], h)
 			}
 		}

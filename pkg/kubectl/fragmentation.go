@@ -176,7 +176,7 @@ func percent(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) }
 func (l levelView) summary() string {
 	text := fmt.Sprintf("free %d of %d GPUs", l.Free, l.Total)
 	if other := l.Total - l.Free - l.InUse; other > 0 {
-		text += fmt.Sprintf(" (%d more tainted or reserved)", other)
+		text += fmt.Sprintf(" (%d more tainted, reserved or for shares)", other)
 	}
 	text += fmt.Sprintf("; whole domains %d of %d", l.WholeDomains, l.Domains)
 	if l.LargestFreeBlock > 0 {

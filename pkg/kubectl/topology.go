@@ -137,6 +137,8 @@ func (g *gpuView) symbol() string {
 		return paint(cyan, "▣")
 	case stateTainted:
 		return paint(red, "✕")
+	case stateShared:
+		return paint(cyan, "◫")
 	default:
 		return paint(faint, "□")
 	}
@@ -250,6 +252,9 @@ func (h holderView) text() string {
 	}
 	if h.Partition != "" {
 		text += " " + h.Partition
+	}
+	if h.Memory != "" {
+		text += " share of " + h.Memory
 	}
 	return text
 }

@@ -14,8 +14,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -235,6 +237,37 @@ func TestTopologyNamesPartitions(t *testing.T) {
 	}}}
 	out, _, err := c.with(claim).run(t, "topology")
 	if err != nil || !strings.Contains(out, "■ □") || !strings.Contains(out, "(0: claim ml/small-gpus 1g.10gb)") {
+		t.Errorf("got %v and %q", err, out)
+	}
+}
+
+// A GPU for shares is no free GPU, whether or not somebody has a share, and says how large the shares are.
+func TestTopologyNamesShares(t *testing.T) {
+	c := gpuNode(t, "node", "hgx-h100")
+	for _, o := range c {
+		if slice, is := o.(*resourceapi.ResourceSlice); is {
+			for i := range 2 {
+				slice.Spec.Devices[i].Attributes["type"] = resourceapi.DeviceAttribute{StringValue: ptr.To("share")}
+				slice.Spec.Devices[i].AllowMultipleAllocations = ptr.To(true)
+			}
+			break
+		}
+	}
+	var claims []client.Object
+	for i, memory := range []string{"10Gi", "20Gi"} {
+		claim := claimOf(pendingPod("ml", fmt.Sprintf("small-%d", i), "x"), 1, "")
+		claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
+			Request: "gpu", Driver: v1alpha1.DriverName, Pool: "node", Device: deviceAt(t, c, "node", 0), ShareID: ptr.To(types.UID(memory)),
+			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)},
+		}}}}
+		claims = append(claims, claim)
+	}
+	out, _, err := c.with(claims...).run(t, "topology")
+	if err != nil || !strings.Contains(out, "■ ◫ □") || !strings.Contains(out, "6 of 8 free") || !strings.Contains(out, "(0: claim ml/small-0-gpus share of 10Gi, claim ml/small-1-gpus share of 20Gi)") {
+		t.Errorf("got %v and %q", err, out)
+	}
+	out, _, err = c.with(claims...).run(t, "fragmentation", "--sizes", "8")
+	if err != nil || !strings.Contains(out, "free 6 of 8 GPUs (1 more tainted, reserved or for shares); whole domains 0 of 1") {
 		t.Errorf("got %v and %q", err, out)
 	}
 }

@@ -64,6 +64,8 @@ type Config struct {
 	HealthPolicy health.Policy
 	// SteeringInterval is how often the free counts of the node's GPUs are published, at most; 0: not at all.
 	SteeringInterval time.Duration
+	// Shares are the GPUs that several claims may have at the same time. Optional.
+	Shares []NodeShares
 	// DeviceWait is how long a Prepare waits for a device that another claim still has; 0: not at all.
 	DeviceWait time.Duration
 

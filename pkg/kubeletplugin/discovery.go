@@ -54,6 +54,9 @@ type discovery struct {
 	unsettled time.Time
 	// specsFor is the inventory that the CDI edits were last computed for; nil when they never were.
 	specsFor *device.Inventory
+	// forms are in which form GPUs are published, and notShared what was last told of those that cannot be shared.
+	forms     *shareForms
+	notShared []string
 	// unidentified is what was last told about GPUs that cannot be listed.
 	unidentified []string
 }
@@ -67,8 +70,18 @@ func newDiscovery(ctx context.Context, driver *Driver) *discovery {
 		klog.FromContext(ctx).Error(err, "Cannot use all of the saved health of the GPUs")
 		d.metrics.errors.WithLabelValues("health_file").Inc()
 	}
-	d.judged = d.health.judge(d.known)
+	if d.forms, err = openShareForms(d.config.PluginDir, d.config.Shares); err != nil {
+		// What is lost is asked of the API server anew, before anything changes.
+		klog.FromContext(ctx).Error(err, "Cannot use the file that says which GPUs are shared")
+		d.metrics.errors.WithLabelValues("share_file").Inc()
+	}
+	d.judge()
 	return d
+}
+
+// judge sets what is published: what is known, with the health and the form of each GPU.
+func (d *discovery) judge() {
+	d.judged = d.forms.apply(d.health.judge(d.known), d.clock.Now())
 }
 
 // run looks at the hardware until ctx ends.
@@ -125,12 +138,15 @@ func (d *discovery) look(ctx context.Context) time.Duration {
 	}
 	d.health.look(inv, readings, start)
 	d.accept(ctx, inv, nil)
+	if d.reconfigure(ctx) {
+		d.spread(ctx)
+	}
 	// Devices that could not be prepared would only draw pods to this node, so nothing is published
 	// before there are CDI edits for the first time.
 	if d.specsFor != nil {
 		d.publish(d.judged)
 	}
-	return d.waitAfter(start, seen.Settling || !ready)
+	return d.waitAfter(start, seen.Settling || !ready || d.forms.soon())
 }
 
 // waitAfter is the wait after a look that began at start and found that something is about to change, or
@@ -249,7 +265,7 @@ func (d *discovery) spread(ctx context.Context) {
 		d.metrics.errors.WithLabelValues("health_file").Inc()
 	}
 	before := d.judged
-	d.judged = d.health.judge(d.known)
+	d.judge()
 	d.reportHealth(ctx, before, d.judged)
 	d.hardware.store(newSnapshot(d.judged, d.lastSeen, d.clock.Now(), d.lookErr))
 }

@@ -17,6 +17,7 @@ const (
 	reasonGPUUnhealthy         = "GPUUnhealthy"
 	reasonGPUDegraded          = "GPUDegraded"
 	reasonGPUUnidentified      = "GPUUnidentified"
+	reasonGPUNotShared         = "GPUNotShared"
 	reasonGPURecovered         = "GPURecovered"
 	reasonCDIFailed            = "CDIFailed"
 	reasonCheckpointCorrupt    = "CheckpointCorrupt"

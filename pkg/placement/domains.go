@@ -14,7 +14,7 @@ import (
 
 // Domains lists the domains of the GPUs of driver gpu.switchyard.dev by node and name, each node and
 // product of a domain separately. A GPU is free when no claim has it or a partition of it, no gang's
-// plan reserves it and no taint is on it.
+// plan reserves it and no taint is on it. One for shares is never free, and in use when somebody has a share.
 func (c *Cluster) Domains() []fragmentation.Domain {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -26,7 +26,7 @@ func (c *Cluster) Domains() []fragmentation.Domain {
 		}
 		left := p.countersLeft(func(u *use) bool { return u.held() || len(u.reserved) > 0 })
 		for _, d := range p.devices {
-			if d.kind != resourcemodel.TypeGPU {
+			if d.kind != resourcemodel.TypeGPU && d.kind != resourcemodel.TypeShare {
 				continue
 			}
 			k := key{node: p.node, product: d.product}
@@ -43,7 +43,7 @@ func (c *Cluster) Domains() []fragmentation.Domain {
 			switch {
 			case len(d.use.claims) > 0 || left != nil && !left.take(d):
 				found.InUse++
-			case !tainted && len(d.use.reserved) == 0:
+			case !tainted && len(d.use.reserved) == 0 && d.kind == resourcemodel.TypeGPU:
 				found.Free++
 			}
 		}

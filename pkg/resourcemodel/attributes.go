@@ -53,6 +53,10 @@ const (
 func Attributes(gpu device.GPU, inv device.Inventory) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	a := attributes{}
 	a.text(AttributeType, TypeGPU)
+	if gpu.Shares != nil {
+		a.text(AttributeType, TypeShare)
+		a.text(AttributeSharing, gpu.Shares.Strategy)
+	}
 	a.identifier(AttributeID, gpu.ID())
 	a.identifier(AttributeUUID, gpu.UUID)
 	a.number(AttributeIndex, gpu.Index)
@@ -88,6 +92,9 @@ func Attributes(gpu device.GPU, inv device.Inventory) map[resourceapi.QualifiedN
 
 // capacities returns what a GPU has. What is not known is absent.
 func capacities(gpu device.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
+	if gpu.Shares != nil {
+		return shareCapacities(gpu)
+	}
 	c := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{}
 	if gpu.MemoryBytes > 0 {
 		c[CapacityMemory] = resourceapi.DeviceCapacity{Value: *resource.NewQuantity(int64(gpu.MemoryBytes), resource.BinarySI)}

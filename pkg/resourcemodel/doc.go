@@ -40,4 +40,12 @@
 // eight in one, then slices of partitions, of one GPU each, so that a GPU whose MIG mode is turned on adds
 // slices and changes the devices of none. A GPU that was never in MIG mode has no counters: an empty set
 // is refused by the API.
+//
+// # Shares
+//
+// A GPU that several claims may have at the same time (device.GPU.Shares) is the same device, under the same name, in
+// another form: of type share, with allowMultipleAllocations and with a request policy on every capacity, since
+// of one without the first claim would take all. The allocator keeps apart who holds a device alone and who has a
+// share of it, and looks only at the one that goes with the form: nothing may change the form of a device that is
+// allocated. Who decides when it changes is pkg/kubeletplugin.
 package resourcemodel

@@ -28,11 +28,12 @@ func DriverResources(nodeName string, inv device.Inventory) resourceslice.Driver
 			devices := make([]resourceapi.Device, 0, len(chunk))
 			for _, gpu := range chunk {
 				devices = append(devices, resourceapi.Device{
-					Name:             gpu.Name(),
-					Attributes:       Attributes(gpu, inv),
-					Capacity:         capacities(gpu),
-					ConsumesCounters: wholeConsumes(gpu),
-					Taints:           Taints(gpu),
+					Name:                     gpu.Name(),
+					Attributes:               Attributes(gpu, inv),
+					Capacity:                 capacities(gpu),
+					ConsumesCounters:         wholeConsumes(gpu),
+					Taints:                   Taints(gpu),
+					AllowMultipleAllocations: allowMultipleAllocations(gpu),
 				})
 			}
 			pool.Slices = append(pool.Slices, resourceslice.Slice{Devices: devices})

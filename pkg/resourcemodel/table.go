@@ -73,6 +73,25 @@ var partitionCapacityTable = []Field{
 	{CapacityOFAEngines, "quantity", true, "Optical flow accelerators."},
 }
 
+// shareAttributeTable has what is different from a GPU's.
+var shareAttributeTable = []Field{
+	{AttributeType, "string", true, "Kind of device: `share`."},
+	{AttributeSharing, "string", true, "How its claims share the GPU: `MPS` holds each to what it asked for, `TimeSlicing` only counts it."},
+}
+
+var shareCapacityTable = []Field{
+	{CapacityMemory, "quantity", true, "Memory in bytes. A request is rounded up to whole steps; without one a claim gets an equal part."},
+	{CapacityMultiprocessors, "quantity", true, "Streaming multiprocessors. Without a request a claim gets an equal part."},
+	{CapacityShares, "quantity", true, "How many claims may have a share. Each takes one; it cannot be asked for more."},
+}
+
+// ShareAttributeTable documents the attributes of a GPU that is published for several claims and that differ from
+// those of one that is not. It has all others, too.
+func ShareAttributeTable() []Field { return slices.Clone(shareAttributeTable) }
+
+// ShareCapacityTable documents all capacities of such a GPU.
+func ShareCapacityTable() []Field { return slices.Clone(shareCapacityTable) }
+
 // PartitionAttributeTable documents the attributes of MIG partitions that differ from those of GPUs. They
 // have all others, too, but for AttributeUUID, AttributeIndex, AttributeMinor, AttributeNVLinks,
 // AttributeNVLinksPerPeer and AttributeNVSwitchDomainSize.

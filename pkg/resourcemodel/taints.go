@@ -20,6 +20,9 @@ const (
 	TaintDegraded = v1alpha1.DriverName + "/degraded"
 	// TaintMIGEnabled is the key of the taint of a GPU in MIG mode, which cannot be used whole.
 	TaintMIGEnabled = v1alpha1.DriverName + "/mig-enabled"
+	// TaintReconfiguring is the key of the taint of a GPU that the node configuration wants to be published in
+	// another form, shared or not, and that is still held in the form it has.
+	TaintReconfiguring = v1alpha1.DriverName + "/reconfiguring"
 )
 
 // Taints returns the taints of a GPU, none for one that is as it should be. They keep new pods away and
@@ -28,6 +31,9 @@ func Taints(gpu device.GPU) []resourceapi.DeviceTaint {
 	taints := HealthTaints(gpu.Health)
 	if gpu.MIGEnabled {
 		taints = append(taints, resourceapi.DeviceTaint{Key: TaintMIGEnabled, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+	}
+	if gpu.Reconfiguring {
+		taints = append(taints, resourceapi.DeviceTaint{Key: TaintReconfiguring, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	}
 	return taints
 }

@@ -60,12 +60,18 @@ func TestDeviceClassesSelect(t *testing.T) {
 	partition.Attributes[resourcemodel.AttributeCUDAComputeCapability] = b200.Attributes[resourcemodel.AttributeCUDAComputeCapability]
 	partition.Capacity[resourcemodel.CapacityMemory] = b200.Capacity[resourcemodel.CapacityMemory]
 
+	share := published(device.GPU{
+		UUID: "GPU-9", MemoryBytes: 183359 * mebibyte, Multiprocessors: 148, ComputeCapability: "10.0", NVSwitchDomain: "node-a.0", NVSwitchDomainSize: 8,
+		Shares: &device.Shares{Strategy: "MPS", MaxClaims: 4, MemoryStep: 1024 * mebibyte},
+	})
+
 	tests := map[string]struct{ yes, no []dracel.Device }{
-		"gpu.switchyard.dev":        {yes: []dracel.Device{linked, unlinked}, no: []dracel.Device{partition, foreign}},
-		"nvlink.gpu.switchyard.dev": {yes: []dracel.Device{linked}, no: []dracel.Device{unlinked, partition, foreign}},
-		"80gb.gpu.switchyard.dev":   {yes: []dracel.Device{a100, h100, b200}, no: []dracel.Device{a100Small, l40s, bareGPU, partition, foreign}},
-		"fp8.gpu.switchyard.dev":    {yes: []dracel.Device{l40s, h100, b200}, no: []dracel.Device{a100, bareGPU, partition, foreign}},
-		"mig.gpu.switchyard.dev":    {yes: []dracel.Device{partition}, no: []dracel.Device{linked, bareGPU, foreign, {Driver: foreign.Driver, Attributes: partition.Attributes}}},
+		"share.gpu.switchyard.dev":  {yes: []dracel.Device{share}, no: []dracel.Device{linked, bareGPU, partition, foreign}},
+		"gpu.switchyard.dev":        {yes: []dracel.Device{linked, unlinked}, no: []dracel.Device{partition, share, foreign}},
+		"nvlink.gpu.switchyard.dev": {yes: []dracel.Device{linked}, no: []dracel.Device{unlinked, partition, share, foreign}},
+		"80gb.gpu.switchyard.dev":   {yes: []dracel.Device{a100, h100, b200}, no: []dracel.Device{a100Small, l40s, bareGPU, partition, share, foreign}},
+		"fp8.gpu.switchyard.dev":    {yes: []dracel.Device{l40s, h100, b200}, no: []dracel.Device{a100, bareGPU, partition, share, foreign}},
+		"mig.gpu.switchyard.dev":    {yes: []dracel.Device{partition}, no: []dracel.Device{linked, bareGPU, share, foreign, {Driver: foreign.Driver, Attributes: partition.Attributes}}},
 	}
 	for name, class := range classes(t) {
 		test, ok := tests[name]

@@ -22,6 +22,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -56,6 +57,12 @@ func decode(content string) ([]runtime.Object, error) {
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", i, err)
 		}
+		if isNodeConfig(document) {
+			if _, err := v1alpha1.DecodeNodeConfig(document); err != nil {
+				return nil, fmt.Errorf("document %d: %w", i, err)
+			}
+			continue
+		}
 		object, _, err := decoder.Decode(document, nil, nil)
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", i, err)
@@ -68,6 +75,12 @@ func decode(content string) ([]runtime.Object, error) {
 		}
 		objects = append(objects, object)
 	}
+}
+
+// isNodeConfig reports whether a document is the node plugin's configuration, which is no object of the API server.
+func isNodeConfig(document []byte) bool {
+	var meta metav1.TypeMeta
+	return yaml.Unmarshal(document, &meta) == nil && meta.Kind == v1alpha1.NodeConfigKind
 }
 
 // checkGang checks a GangClaim as the controller does.
@@ -202,6 +215,7 @@ func TestDecodeRefusesWhatKubernetesWouldDrop(t *testing.T) {
 			"spec: {members: 2, devicesPerMember: 4, tolerations: [{operator: Exists}]}", "spec.tolerations[0].key"},
 		"an unknown field in our own configuration": {"apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: a}\n" +
 			"spec: {config: [{opaque: {driver: gpu.switchyard.dev, parameters: {apiVersion: switchyard.dev/v1alpha1, kind: GPUConfig, sharring: {}}}}]}", "sharring"},
+		"a fault in a node configuration": {"apiVersion: switchyard.dev/v1alpha1\nkind: NodeConfig\nshares: [{gpus: all}]", "shares[0].maxClaims"},
 		"a selector of partitions that fails on one": {"apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: a}\n" +
 			`spec: {devices: {requests: [{name: a, exactly: {deviceClassName: mig.gpu.switchyard.dev, selectors: [{cel: {expression: 'device.attributes["gpu.switchyard.dev"].index == 0'}}]}}]}}`, "no such key"},
 		"a selector that fails on a device without the attribute": {"apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: a}\n" +
@@ -222,8 +236,9 @@ func TestKustomizationsListEveryManifest(t *testing.T) {
 			continue
 		}
 		var kustomization struct {
-			Resources []string
-			Patches   []struct{ Path string }
+			Resources          []string
+			Patches            []struct{ Path string }
+			ConfigMapGenerator []struct{ Files []string }
 		}
 		if err := yaml.Unmarshal([]byte(read(t, file)), &kustomization); err != nil {
 			t.Errorf("%s: %v", file, err)
@@ -232,6 +247,9 @@ func TestKustomizationsListEveryManifest(t *testing.T) {
 		listed := slices.Clone(kustomization.Resources)
 		for _, patch := range kustomization.Patches {
 			listed = append(listed, patch.Path)
+		}
+		for _, generator := range kustomization.ConfigMapGenerator {
+			listed = append(listed, generator.Files...)
 		}
 		entries, err := os.ReadDir(filepath.Join(root, filepath.Dir(file)))
 		if err != nil {

@@ -19,7 +19,6 @@ import (
 	helper "k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
-	"github.com/switchyard-dev/switchyard/pkg/device"
 	"github.com/switchyard-dev/switchyard/pkg/health"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin"
 	"github.com/switchyard-dev/switchyard/pkg/sharing"
@@ -48,7 +47,14 @@ type Options struct {
 	CDIHookPath     string
 	BootIDFile      string
 
+	// Config is the file, or the directory of files, that the settings below come from where no flag says them.
+	Config     string
+	configFile string
+
 	MIGGPUs string
+	// Shares and DefaultTimeSlice come from the node configuration alone.
+	Shares           []v1alpha1.NodeShares
+	DefaultTimeSlice v1alpha1.TimeSliceInterval
 
 	MPSSharedMemoryDir string
 
@@ -85,7 +91,6 @@ func NewOptions(getenv func(string) string) *Options {
 		DriverRoot: "/",
 		SysfsRoot:  "/sys",
 		ProcRoot:   "/proc",
-		MIGGPUs:    "all",
 		BootIDFile: "/proc/sys/kernel/random/boot_id",
 
 		MPSSharedMemoryDir: sharing.DefaultSharedMemoryDir,
@@ -127,7 +132,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.CDIHookPath, "cdi-hook-path", o.CDIHookPath, "Path on the host of the program nvidia-cdi-hook, which the container runtime calls. Empty: the one beside this program is copied into --plugin-dir.")
 	fs.StringVar(&o.BootIDFile, "boot-id-file", o.BootIDFile, "File that holds an ID of the current boot.")
 
-	fs.StringVar(&o.MIGGPUs, "mig-gpus", o.MIGGPUs, "GPUs that may be partitioned, of those whose MIG mode is on: all, none, or a list such as 0,3,GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c of indexes and UUIDs. An index shifts when another GPU is lost, a UUID does not. MIG mode itself is never changed.")
+	fs.StringVar(&o.Config, "config", o.Config, "File of kind NodeConfig with what this plugin should do with the node's GPUs, or a directory: then the file <node name>.yaml in it, or default.yaml. It is read at start. A flag that is given goes before it.")
+
+	fs.StringVar(&o.MIGGPUs, "mig-gpus", o.MIGGPUs, "GPUs that may be partitioned, of those whose MIG mode is on: all, none, or a list such as 0,3,GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c of indexes and UUIDs. An index shifts when another GPU is lost, a UUID does not. MIG mode itself is never changed. Empty: all that --config does not share.")
 
 	fs.StringVar(&o.MPSSharedMemoryDir, "mps-shm-dir", o.MPSSharedMemoryDir, "Directory on the host that the MPS supervisor has as --shm-dir: it holds the shared memory of claims with MPS.")
 
@@ -169,6 +176,7 @@ func (o *Options) Validate() error {
 		fail("logging-format", "%w", err)
 	}
 	o.validateMIG(fail)
+	o.validateShares(fail)
 	if o.DiscoveryInterval < time.Second {
 		fail("discovery-interval", "%v is too short: use 1s or more", o.DiscoveryInterval)
 	}
@@ -211,7 +219,7 @@ func (o *Options) validateSteering(fail func(flag, format string, args ...any)) 
 }
 
 func (o *Options) validateMIG(fail func(flag, format string, args ...any)) {
-	if _, err := device.ParseSelection(o.MIGGPUs); err != nil {
+	if _, err := o.MIGSelection(); err != nil {
 		fail("mig-gpus", "%w", err)
 	}
 }

@@ -55,7 +55,7 @@ func run(ctx context.Context, name string, o Options, open func(Options) (Platfo
 	frugal.Start()
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "node", o.NodeName)
 	ctx = klog.NewContext(ctx, logger)
-	logger.Info("Starting", "command", name, "version", version.Get().GitVersion, "pod", klog.KRef(o.PodNamespace, o.PodName))
+	logger.Info("Starting", "command", name, "version", version.Get().GitVersion, "pod", klog.KRef(o.PodNamespace, o.PodName), "config", o.configFile)
 
 	platform, client, err := connect(o, open)
 	if err != nil {
@@ -79,6 +79,10 @@ func run(ctx context.Context, name string, o Options, open func(Options) (Platfo
 	if err != nil {
 		return err
 	}
+	shares, err := o.nodeShares()
+	if err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
 	driver, err := kubeletplugin.New(ctx, kubeletplugin.Config{
 		NodeName:          o.NodeName,
 		PodUID:            types.UID(o.PodUID),
@@ -90,6 +94,7 @@ func run(ctx context.Context, name string, o Options, open func(Options) (Platfo
 		DiscoveryInterval: o.DiscoveryInterval,
 		ReconcileInterval: o.ReconcileInterval,
 		OrphanGrace:       o.OrphanGrace,
+		Shares:            shares,
 		DeviceWait:        o.DeviceWait,
 		SteeringInterval:  o.SteeringInterval,
 		HealthPolicy:      policy,

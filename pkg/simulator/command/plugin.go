@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/switchyard-dev/switchyard/pkg/device"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin/app"
 	"github.com/switchyard-dev/switchyard/pkg/nvml"
 	"github.com/switchyard-dev/switchyard/pkg/simulator"
@@ -79,7 +78,7 @@ func (o pluginOptions) open(plugin app.Options) (app.Platform, error) {
 	if err != nil {
 		return nil, err
 	}
-	partitioned, err := device.ParseSelection(plugin.MIGGPUs)
+	partitioned, err := plugin.MIGSelection()
 	if err != nil {
 		return nil, fmt.Errorf("--mig-gpus: %w", err)
 	}
