@@ -82,8 +82,8 @@ type NodeShares struct {
 
 // NodeSharing holds the defaults of claims that share a GPU among their own containers.
 type NodeSharing struct {
-	// DefaultTimeSlice is the interval of claims whose configuration has strategy TimeSlicing and no interval.
-	// Default: Default, the driver's own choice.
+	// DefaultTimeSlice is the interval of claims of whole GPUs whose configuration has strategy TimeSlicing and no
+	// interval. Without it the time slice of their GPUs is not touched.
 	// +optional
 	DefaultTimeSlice TimeSliceInterval `json:"defaultTimeSlice,omitempty"`
 }

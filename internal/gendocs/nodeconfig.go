@@ -44,7 +44,7 @@ var meaningsInFile = map[string]string{
 	"shares[].strategy":        "Required: `MPS` holds each claim to what it asked for, `TimeSlicing` only counts it.",
 	"shares[].maxClaims":       fmt.Sprintf("Required: how many claims may have a share of one GPU, 2 to %d with MPS, 2 to %d with TimeSlicing. A claim that does not say how much it needs gets this part of the GPU, rounded down to whole steps.", v1alpha1.MaxMPSShares, v1alpha1.MaxTimeSlicedShares),
 	"shares[].memoryStep":      "The least memory of a share, and what its memory is a multiple of: whole mebibytes.",
-	"sharing.defaultTimeSlice": "Interval of claims whose configuration has strategy TimeSlicing and no interval: Default, Short, Medium or Long.",
+	"sharing.defaultTimeSlice": "Interval of claims of whole GPUs whose configuration has strategy TimeSlicing and no interval: Default, Short, Medium or Long. Without it their time slice is not touched.",
 }
 
 func nodeConfig(page *bytes.Buffer) error {
@@ -94,8 +94,6 @@ func defaultInFile(field string) string {
 	switch field {
 	case "shares[].memoryStep":
 		return code(v1alpha1.DefaultMemoryStep)
-	case "sharing.defaultTimeSlice":
-		return code(string(v1alpha1.DefaultTimeSlice))
 	default:
 		return ""
 	}

@@ -45,6 +45,9 @@ type Device struct {
 	UUID string `json:"uuid,omitempty"`
 	// ShareID tells shares of one device apart (KEP-5075); empty for a device that is not shared.
 	ShareID types.UID `json:"shareID,omitempty"`
+	// ConsumedCapacity is how much of the device a share may use: quantities as in the allocation result, by name
+	// of the capacity. Empty for a device that is not shared.
+	ConsumedCapacity map[string]string `json:"consumedCapacity,omitempty"`
 	// AdminAccess devices (KEP-5018) do not exclude other claims and are not excluded by them.
 	AdminAccess bool `json:"adminAccess,omitempty"`
 
@@ -133,6 +136,7 @@ func (d Device) key() deviceKey { return deviceKey{d.Pool, d.Name} }
 func (r Record) clone() Record {
 	r.Devices = slices.Clone(r.Devices)
 	for i := range r.Devices {
+		r.Devices[i].ConsumedCapacity = maps.Clone(r.Devices[i].ConsumedCapacity)
 		r.Devices[i].Unknown = maps.Clone(r.Devices[i].Unknown)
 	}
 	r.Unknown = maps.Clone(r.Unknown)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/cdi"
 	"github.com/switchyard-dev/switchyard/pkg/device"
 	"github.com/switchyard-dev/switchyard/pkg/health"
@@ -64,6 +65,9 @@ type Config struct {
 	HealthPolicy health.Policy
 	// SteeringInterval is how often the free counts of the node's GPUs are published, at most; 0: not at all.
 	SteeringInterval time.Duration
+	// DefaultTimeSlice is the interval of claims that share whole GPUs by time-slicing and name none. Empty: the
+	// GPU's time slice is not touched.
+	DefaultTimeSlice v1alpha1.TimeSliceInterval
 	// Shares are the GPUs that several claims may have at the same time. Optional.
 	Shares []NodeShares
 	// DeviceWait is how long a Prepare waits for a device that another claim still has; 0: not at all.

@@ -75,11 +75,15 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 		return nil, err
 	}
 	for _, result := range results {
+		if err := checkShare(claim, result, seen); err != nil {
+			return nil, err
+		}
 		if err := checkDevice(result, seen); err != nil {
 			return nil, err
 		}
 	}
 
+	d.setDefaultTimeSlice(configs)
 	record := newRecord(claim, results, d.bootID, seen.uuid)
 	if err := applySharing(&record, configs, seen); err != nil {
 		return nil, err

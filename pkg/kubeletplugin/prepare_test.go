@@ -229,26 +229,6 @@ func TestFieldCase10_PreparesDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
-func TestFieldCase13_SharesOfOneDeviceHaveNamesOfTheirOwn(t *testing.T) {
-	m := newMachine(t, 1)
-	p := m.ready()
-	var results []resourceapi.DeviceRequestAllocationResult
-	for _, share := range []types.UID{"share-1", "share-2"} {
-		r := result("gpus", testNode, gpu(0))
-		r.ShareID = &share
-		results = append(results, r)
-	}
-	devices := p.mustPrepare(m.store("a", allocated(results)))
-	if devices[0].CDIDeviceIDs[0] == devices[1].CDIDeviceIDs[0] {
-		t.Errorf("both shares are called %s", devices[0].CDIDeviceIDs[0])
-	}
-	for i, want := range []types.UID{"share-1", "share-2"} {
-		if got := ptr.Deref(devices[i].ShareID, ""); got != want {
-			t.Errorf("share ID of result %d = %q, want %q", i, got, want)
-		}
-	}
-}
-
 func TestFieldCase21_OneLostGPUStopsOnlyItself(t *testing.T) {
 	m := newMachine(t, 2)
 	p := m.ready()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -30,15 +31,28 @@ func newRecord(claim *resourceapi.ResourceClaim, results []resourceapi.DeviceReq
 	}
 	for i, result := range results {
 		record.Devices[i] = checkpoint.Device{
-			Request:     result.Request,
-			Pool:        result.Pool,
-			Name:        result.Device,
-			UUID:        uuid(result.Device),
-			ShareID:     ptr.Deref(result.ShareID, ""),
-			AdminAccess: ptr.Deref(result.AdminAccess, false),
+			Request:          result.Request,
+			Pool:             result.Pool,
+			Name:             result.Device,
+			UUID:             uuid(result.Device),
+			ShareID:          ptr.Deref(result.ShareID, ""),
+			ConsumedCapacity: quantities(result.ConsumedCapacity),
+			AdminAccess:      ptr.Deref(result.AdminAccess, false),
 		}
 	}
 	return record
+}
+
+// quantities are what a share consumes, in the one spelling that a quantity has.
+func quantities(consumed map[resourceapi.QualifiedName]resource.Quantity) map[string]string {
+	if len(consumed) == 0 {
+		return nil
+	}
+	texts := make(map[string]string, len(consumed))
+	for name, quantity := range consumed {
+		texts[string(name)] = quantity.String()
+	}
+	return texts
 }
 
 // sameRecord reports whether writing b over a would change nothing. Fields of a newer release are
@@ -48,7 +62,8 @@ func sameRecord(a, b checkpoint.Record) bool {
 		slices.EqualFunc(a.Devices, b.Devices, func(x, y checkpoint.Device) bool {
 			return x.Request == y.Request && x.Pool == y.Pool && x.Name == y.Name && x.UUID == y.UUID && x.ShareID == y.ShareID && x.AdminAccess == y.AdminAccess &&
 				x.TimeSlice == y.TimeSlice && x.MPSDaemon == y.MPSDaemon &&
-				x.MPSActiveThreadPercentage == y.MPSActiveThreadPercentage && x.MPSPinnedMemoryBytes == y.MPSPinnedMemoryBytes
+				x.MPSActiveThreadPercentage == y.MPSActiveThreadPercentage && x.MPSPinnedMemoryBytes == y.MPSPinnedMemoryBytes &&
+				maps.Equal(x.ConsumedCapacity, y.ConsumedCapacity)
 		})
 }
 

@@ -198,7 +198,7 @@ func TestConfigOfTheClaimGoesBeforeThatOfTheClass(t *testing.T) {
 func TestFieldCase13_TwoSharesOfOneDevice(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "hgx-h100")
-	n.running(t, plugin.Options{})
+	n.running(t, plugin.Options{Args: n.configured(t, timeSliced)})
 	c := create(t, n.claim("claim").Shared("gpu", n.devices[0],
 		"6b1c9a30-3f0e-4a3b-9d1e-111111111111", "6b1c9a30-3f0e-4a3b-9d1e-222222222222"))
 	devices, err := n.kubelet.PrepareOne(t.Context(), c)

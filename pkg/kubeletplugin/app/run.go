@@ -95,6 +95,7 @@ func run(ctx context.Context, name string, o Options, open func(Options) (Platfo
 		ReconcileInterval: o.ReconcileInterval,
 		OrphanGrace:       o.OrphanGrace,
 		Shares:            shares,
+		DefaultTimeSlice:  o.DefaultTimeSlice,
 		DeviceWait:        o.DeviceWait,
 		SteeringInterval:  o.SteeringInterval,
 		HealthPolicy:      policy,
