@@ -24,8 +24,8 @@ import (
 	"github.com/switchyard-dev/switchyard/pkg/resourcemodel"
 )
 
-// sharing is a change of the configuration: the GPUs are shared.
-func sharing(t *testing.T, gpus string, maxClaims int) func(*Config) {
+// sharedBy is a change of the configuration: the GPUs are shared.
+func sharedBy(t *testing.T, gpus string, maxClaims int) func(*Config) {
 	return func(c *Config) {
 		c.Shares = []NodeShares{{
 			Field: "shares[0]", GPUs: must[device.Selection](t)(device.ParseSelection(gpus)),
@@ -111,7 +111,7 @@ func (m *testMachine) share(name string, i int) *resourceapi.ResourceClaim {
 
 func TestANewNodeSharesItsGPUsAtOnce(t *testing.T) {
 	m := newSharingMachine(t, 2)
-	p := m.start(sharing(t, "0", 4))
+	p := m.start(sharedBy(t, "0", 4))
 	m.look(p)
 	m.expectForms(p, "share 4", "whole")
 }
@@ -124,7 +124,7 @@ func TestAGPUIsSharedOnceNobodyHasIt(t *testing.T) {
 	p.reconciler.reconcile(p.ctx)
 	p.mustPrepare(held)
 
-	p = m.start(sharing(t, "all", 4))
+	p = m.start(sharedBy(t, "all", 4))
 	m.look(p)
 	m.expectForms(p, "whole waits", "whole waits")
 	m.clock.Step(time.Second)
@@ -153,11 +153,11 @@ func TestSharesAreTakenAwayOnceNobodyHasOne(t *testing.T) {
 		after  string
 	}{
 		"the GPU is not to be shared any more": {func(*Config) {}, "share 4 waits", "whole"},
-		"it is to be shared by more":           {sharing(t, "all", 8), "share 4 waits", "share 8"},
+		"it is to be shared by more":           {sharedBy(t, "all", 8), "share 4 waits", "share 8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newSharingMachine(t, 1)
-			p := m.start(sharing(t, "all", 4))
+			p := m.start(sharedBy(t, "all", 4))
 			m.look(p)
 			allocated := m.share("a", 0)
 
@@ -179,13 +179,13 @@ func TestSharesAreTakenAwayOnceNobodyHasOne(t *testing.T) {
 
 func TestAChangeThatIsTakenBackLeavesTheFormAsItIs(t *testing.T) {
 	m := newSharingMachine(t, 1)
-	p := m.start(sharing(t, "all", 4))
+	p := m.start(sharedBy(t, "all", 4))
 	m.look(p)
 	m.share("a", 0)
 	p = m.start()
 	m.look(p)
 	m.expectForms(p, "share 4 waits")
-	p = m.start(sharing(t, "all", 4))
+	p = m.start(sharedBy(t, "all", 4))
 	m.look(p)
 	m.expectForms(p, "share 4")
 }
@@ -198,7 +198,7 @@ func TestTheFormStaysWhileTheAPIServerDoesNotSayWhoHasTheGPU(t *testing.T) {
 	m.client.PrependReactor("list", "resourceclaims", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return fail, nil, errors.New("the API server is away")
 	})
-	p = m.start(sharing(t, "all", 4))
+	p = m.start(sharedBy(t, "all", 4))
 	m.look(p)
 	m.lookFor(p, time.Minute)
 	m.expectForms(p, "whole waits")
@@ -209,7 +209,7 @@ func TestTheFormStaysWhileTheAPIServerDoesNotSayWhoHasTheGPU(t *testing.T) {
 
 func TestTheFormStaysWhenItCannotBeSaved(t *testing.T) {
 	m := newSharingMachine(t, 1)
-	p := m.start(sharing(t, "all", 4))
+	p := m.start(sharedBy(t, "all", 4))
 	path := p.discovery.forms.path
 	p.discovery.forms.path = filepath.Join(m.dir, "missing", "shares.json")
 	m.look(p)
@@ -226,13 +226,13 @@ func TestALostFormIsAskedOfTheAPIServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newSharingMachine(t, 1)
-			p := m.start(sharing(t, "all", 4))
+			p := m.start(sharedBy(t, "all", 4))
 			m.look(p)
 			claim := m.share("a", 0)
 			if err := os.WriteFile(p.discovery.forms.path, []byte(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			p = m.start(sharing(t, "all", 4))
+			p = m.start(sharedBy(t, "all", 4))
 			m.look(p)
 			m.expectForms(p, "whole waits")
 			m.lookFor(p, time.Minute)
@@ -247,7 +247,7 @@ func TestALostFormIsAskedOfTheAPIServer(t *testing.T) {
 func TestAGPUThatCannotBeSharedIsPublishedWholeAndToldOf(t *testing.T) {
 	m := newSharingMachine(t, 2)
 	m.platform.inv.GPUs[0].Multiprocessors = 0
-	p := m.start(sharing(t, "all", 4))
+	p := m.start(sharedBy(t, "all", 4))
 	m.look(p)
 	m.expectForms(p, "whole", "share 4")
 	m.expectEvent("GPUNotShared", gpu(0), "shares[0]", "multiprocessors")
@@ -261,7 +261,7 @@ func TestAGPUThatCannotBeSharedIsPublishedWholeAndToldOf(t *testing.T) {
 
 func TestAGPUInMIGModeKeepsItsSharesUntilTheyEnd(t *testing.T) {
 	m := newSharingMachine(t, 1)
-	p := m.start(sharing(t, "all", 4))
+	p := m.start(sharedBy(t, "all", 4))
 	m.look(p)
 	claim := m.share("a", 0)
 	inv := gpus(1)
@@ -285,7 +285,7 @@ func TestTheAPIServerIsAskedRarelyWhileAGPUIsHeld(t *testing.T) {
 		asked++
 		return false, nil, nil
 	})
-	p = m.start(sharing(t, "all", 4))
+	p = m.start(sharedBy(t, "all", 4))
 	m.look(p)
 	m.lookFor(p, time.Hour)
 	if asked > 20 {

@@ -20,7 +20,7 @@ import (
 func sharingNode(t *testing.T, gpuCount int) (*testMachine, *testPlugin) {
 	t.Helper()
 	m := newSharingMachine(t, gpuCount)
-	p := m.start(sharing(t, "all", 4))
+	p := m.start(sharedBy(t, "all", 4))
 	m.look(p)
 	p.reconciler.reconcile(p.ctx)
 	return m, p
@@ -53,7 +53,7 @@ func TestClaimsHaveSharesOfOneGPUAtTheSameTime(t *testing.T) {
 		p.mustPrepare(claim) // again, as after a restart of the kubelet
 	}
 	p.mustRefuse(m.claim("whole", gpu(0)), "is prepared for claim")
-	p = m.start(sharing(t, "all", 4))
+	p = m.start(sharedBy(t, "all", 4))
 	m.look(p)
 	p.reconciler.reconcile(p.ctx)
 	p.mustPrepare(m.share("e", 0))
@@ -69,7 +69,7 @@ func TestTheRecordOfAShareKeepsWhatItConsumes(t *testing.T) {
 	}
 	claim := m.store("a", allocated([]resourceapi.DeviceRequestAllocationResult{r}))
 	p.mustPrepare(claim)
-	p = m.start(sharing(t, "all", 4)) // reads it from disk
+	p = m.start(sharedBy(t, "all", 4)) // reads it from disk
 	record, ok := p.store.Get(claim.UID)
 	if !ok || len(record.Devices) != 1 {
 		t.Fatalf("record %v, %t", record, ok)
