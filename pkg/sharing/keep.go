@@ -267,10 +267,9 @@ func (d *daemon) command(ctx context.Context, command string) (string, error) {
 	cmd.Dir, cmd.Env = "/", d.environ
 	cmd.Stdin = strings.NewReader(command + "\n")
 	cmd.WaitDelay = time.Second
-	output, err := cmd.CombinedOutput()
-	answer := strings.TrimSpace(string(output))
+	answer, err := run(cmd)
 	if err != nil {
-		return "", fmt.Errorf("%s %q: %w: %s", controlProgram, command, err, lastLine(output))
+		return "", fmt.Errorf("%s %q: %w", controlProgram, command, err)
 	}
 	return answer, nil
 }

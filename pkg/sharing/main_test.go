@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case driver.ControlProgram, "nvidia-smi":
 		if err := driver.Main(os.Args, os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
+			fmt.Fprintln(os.Stdout, err)
 			os.Exit(1)
 		}
 		os.Exit(0)

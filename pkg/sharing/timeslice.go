@@ -4,6 +4,8 @@
 package sharing
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os/exec"
@@ -34,15 +36,26 @@ func (s SMI) SetTimeSlice(ctx context.Context, gpuUUID string, interval int) err
 	cmd := exec.CommandContext(ctx, program, "compute-policy", "-i", gpuUUID, "--set-timeslice", strconv.Itoa(interval))
 	cmd.Env = environment(program, libraries)
 	cmd.WaitDelay = time.Second
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("nvidia-smi compute-policy --set-timeslice %d of GPU %s: %w: %s", interval, gpuUUID, err, lastLine(output))
+	if _, err := run(cmd); err != nil {
+		return fmt.Errorf("nvidia-smi compute-policy --set-timeslice %d of GPU %s: %w", interval, gpuUUID, err)
 	}
 	return nil
 }
 
+// run runs a program to its end and returns what it answers. Warnings are no part of that. An error says what the
+// program said last, which programs of the driver do in their answer.
+func run(cmd *exec.Cmd) (string, error) {
+	var answer, complaints bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &answer, &complaints
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, cmp.Or(lastLine(answer.String()), lastLine(complaints.String())))
+	}
+	return strings.TrimSpace(answer.String()), nil
+}
+
 // lastLine is what a program said last, bounded.
-func lastLine(output []byte) string {
-	text := strings.TrimSpace(string(output))
+func lastLine(output string) string {
+	text := strings.TrimSpace(output)
 	if i := strings.LastIndexByte(text, '\n'); i >= 0 {
 		text = text[i+1:]
 	}
