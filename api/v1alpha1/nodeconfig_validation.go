@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	// SelectAllGPUs and SelectNoGPUs are the words for all GPUs of a node and for none.
+	// SelectAllGPUs is the word for all GPUs of a node.
 	SelectAllGPUs = "all"
-	SelectNoGPUs  = "none"
+	// SelectNoGPUs is the word for none of them.
+	SelectNoGPUs = "none"
 
 	// MaxMPSShares is how many claims may have a share of a GPU with strategy MPS: the clients that a GPU of
 	// Volta or later takes (CUDA Multi-Process Service, "Limitations").

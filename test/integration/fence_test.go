@@ -168,6 +168,7 @@ func TestOthersMayNotTolerateAFence(t *testing.T) {
 		requests []resourceapi.DeviceRequest
 		denied   string // the field, below devices; empty: allowed
 	}{
+		"no request":                   {},
 		"no toleration":                {requests: []resourceapi.DeviceRequest{tolerating(), firstOf(nil, nil)}},
 		"another taint":                {requests: []resourceapi.DeviceRequest{tolerating(other), firstOf(one(other))}},
 		"a key like the fence's":       {requests: []resourceapi.DeviceRequest{tolerating(resourceapi.DeviceToleration{Key: "switchyard.dev/reserved-by-me", Operator: exists})}},

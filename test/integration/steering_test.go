@@ -75,6 +75,7 @@ func TestClaimsOfOneGPUAreSteered(t *testing.T) {
 			e.Tolerations = []resourceapi.DeviceToleration{{Key: "maintenance", Operator: resourceapi.DeviceTolerationOpExists}}
 		})), steered: true},
 		"of another of our classes": {claim: oneGPU(exactly(func(e *resourceapi.ExactDeviceRequest) { e.DeviceClassName = "nvlink.gpu.switchyard.dev" })), steered: true},
+		"no request":                {claim: oneGPU(func(c *resourceapi.ResourceClaim) { c.Spec.Devices.Requests = nil })},
 		"two GPUs":                  {claim: oneGPU(exactly(func(e *resourceapi.ExactDeviceRequest) { e.Count = 2 }))},
 		"all GPUs":                  {claim: oneGPU(exactly(func(e *resourceapi.ExactDeviceRequest) { e.AllocationMode = resourceapi.DeviceAllocationModeAll }))},
 		"a partition":               {claim: oneGPU(exactly(func(e *resourceapi.ExactDeviceRequest) { e.DeviceClassName = "mig.gpu.switchyard.dev" }))},
