@@ -615,15 +615,17 @@ func TestTakeBack(t *testing.T) {
 	})
 }
 
+// unready takes the mark from a member's claim.
+func unready(pod string) func(*gangtest.World) {
+	return func(w *gangtest.World) {
+		c := w.ClaimOf(w.Pods[pod]).DeepCopy()
+		delete(c.Annotations, v1alpha1.ReadyAnnotation)
+		w.Claims[c.Name] = c
+	}
+}
+
 func TestStartAndHold(t *testing.T) {
 	starting, holding := step("g", v1alpha1.StepStarting), step("g", v1alpha1.StepHolding)
-	unready := func(pod string) func(*gangtest.World) {
-		return func(w *gangtest.World) {
-			c := w.ClaimOf(w.Pods[pod]).DeepCopy()
-			delete(c.Annotations, v1alpha1.ReadyAnnotation)
-			w.Claims[c.Name] = c
-		}
-	}
 	check(t, []rule{
 		{
 			name: "marking is completed after a crash", until: starting, change: unready("p1"),
@@ -922,6 +924,7 @@ func deletedWhileHeld() *gangtest.World {
 
 func TestTerminate(t *testing.T) {
 	deleted := func(w *gangtest.World) { w.DeleteGang("g") }
+	starting := step("g", v1alpha1.StepStarting)
 	check(t, []rule{
 		{
 			name: "a gang that waits is let go", change: deleted,
@@ -930,6 +933,15 @@ func TestTerminate(t *testing.T) {
 		{
 			name: "a gang that is released: the template first", world: released("job", true), until: step("g", v1alpha1.StepReleasing), change: deleted,
 			planned: gang.ReasonDeleted, state: gang.StateTerminating, step: v1alpha1.StepReleasing, verbs: "DeleteTemplate",
+		},
+		{
+			name: "a gang of which nobody was started: its members give back", until: starting,
+			change:  changes(unready("p0"), unready("p1"), deleted),
+			planned: gang.ReasonDeleted, state: gang.StateTerminating, step: v1alpha1.StepStarting, verbs: "EvictPods",
+		},
+		{
+			name: "a gang whose start was begun: it is finished", until: starting, change: changes(unready("p1"), deleted),
+			planned: gang.ReasonDeleted, state: gang.StateTerminating, step: v1alpha1.StepStarting, verbs: "MarkReady",
 		},
 		{
 			name: "a gang that runs: the fence", until: step("g", v1alpha1.StepHolding), change: deleted,
