@@ -129,8 +129,12 @@ func (c *Cluster) install(ctx context.Context, overlay, tag, program string, mor
 		{"daemonset/" + pluginDaemonSet, filepath.Base(overlay), append([]string{tag, program, "bin/nvidia-cdi-hook", "bin/switchyard-mps-supervisor"}, more...)},
 		{"deployment/" + controllerDeployment, "controller", []string{"localhost/switchyard-controller:dev", "bin/switchyard-controller"}},
 	}
+	build := filepath.Join(c.root, "build")
+	if err := os.MkdirAll(build, 0o755); err != nil {
+		return err
+	}
 	for _, part := range parts {
-		archive := filepath.Join(c.root, "build", part.archive+".tar")
+		archive := filepath.Join(build, part.archive+".tar")
 		if _, err := c.localcluster(ctx, append([]string{"image", "build", "--output", archive, "--tag"}, part.image...)...); err != nil {
 			return err
 		}
