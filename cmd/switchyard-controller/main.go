@@ -7,9 +7,10 @@ package main
 import (
 	"os"
 
+	"github.com/switchyard-dev/switchyard/internal/program"
 	"github.com/switchyard-dev/switchyard/pkg/controller/app"
 )
 
 func main() {
-	os.Exit(app.Main(app.NewCommand()))
+	os.Exit(program.Main(app.NewCommand()))
 }

@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/switchyard-dev/switchyard/internal/program"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin/app"
 	"github.com/switchyard-dev/switchyard/pkg/nvml"
 )
 
 func main() {
-	os.Exit(app.Main(app.NewCommand("switchyard-kubelet-plugin", open)))
+	os.Exit(program.Main(app.NewCommand("switchyard-kubelet-plugin", open)))
 }
 
 // open returns the NVML of this node. A driver that is missing or broken is for discovery to report.

@@ -7,9 +7,10 @@ package main
 import (
 	"os"
 
+	"github.com/switchyard-dev/switchyard/internal/program"
 	"github.com/switchyard-dev/switchyard/pkg/sharing/app"
 )
 
 func main() {
-	os.Exit(app.Main(app.New()))
+	os.Exit(program.Main(app.New()))
 }

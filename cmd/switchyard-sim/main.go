@@ -8,10 +8,10 @@ package main
 import (
 	"os"
 
-	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin/app"
+	"github.com/switchyard-dev/switchyard/internal/program"
 	"github.com/switchyard-dev/switchyard/pkg/simulator/command"
 )
 
 func main() {
-	os.Exit(app.Main(command.New()))
+	os.Exit(program.Main(command.New()))
 }

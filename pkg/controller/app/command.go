@@ -12,14 +12,11 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
@@ -58,18 +55,6 @@ func NewCommand() *cobra.Command {
 	}
 	options.AddFlags(cmd.Flags())
 	return cmd
-}
-
-// Main runs a command until it ends or the process is told to stop, and returns the exit code.
-func Main(cmd *cobra.Command) int {
-	defer logs.FlushLogs()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, cmd.Name()+": "+err.Error())
-		return 1
-	}
-	return 0
 }
 
 func run(ctx context.Context, o Options) error {

@@ -10,15 +10,11 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/version"
-	"k8s.io/klog/v2"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
@@ -57,16 +53,4 @@ func NewCommand(name string, open func(Options) (Platform, error)) *cobra.Comman
 	}
 	options.AddFlags(cmd.Flags())
 	return cmd
-}
-
-// Main runs a command until it ends or the process is told to stop, and returns the exit code.
-func Main(cmd *cobra.Command) int {
-	defer klog.Flush() //nolint:logcheck // There is no other way.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, cmd.Name()+": "+err.Error())
-		return 1
-	}
-	return 0
 }

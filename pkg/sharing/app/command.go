@@ -13,10 +13,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/version"
@@ -119,16 +117,4 @@ func (o options) validate() error {
 		errs = append(errs, fmt.Errorf("--run-dir: %s has %d bytes, and sockets below it allow %d: use a shorter directory", o.runDir, len(o.runDir), maxRunDir))
 	}
 	return errors.Join(errs...)
-}
-
-// Main runs the command until it ends or the process is told to stop, and returns the exit code.
-func Main(cmd *cobra.Command) int {
-	defer klog.Flush() //nolint:logcheck // There is no other way.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, cmd.Name()+": "+err.Error())
-		return 1
-	}
-	return 0
 }
