@@ -139,7 +139,9 @@ func (k *Kubelet) Started(pod types.UID) (time.Time, bool) {
 
 // End lets a running pod's containers exit: phase is Succeeded or Failed.
 func (k *Kubelet) End(ctx context.Context, pod *corev1.Pod, phase corev1.PodPhase) error {
-	return k.setPhase(ctx, pod, phase)
+	latest := pod.DeepCopy()
+	latest.ResourceVersion = "" // the test's copy may be old: the containers exit all the same
+	return k.setPhase(ctx, latest, phase)
 }
 
 func (k *Kubelet) work(ctx context.Context) {
@@ -276,6 +278,8 @@ func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod) error {
 	}))
 }
 
+// setPhase fails with a conflict where pod is not the latest: a cache that is behind must not make a pod run
+// that has ended since.
 func (k *Kubelet) setPhase(ctx context.Context, pod *corev1.Pod, phase corev1.PodPhase) error {
 	status := corev1.PodStatus{
 		Phase:      phase,
@@ -290,7 +294,10 @@ func (k *Kubelet) setPhase(ctx context.Context, pod *corev1.Pod, phase corev1.Po
 	for _, container := range pod.Spec.Containers {
 		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{Name: container.Name, State: state})
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": metav1.ObjectMeta{UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		"status":   status,
+	})
 	if err != nil {
 		return err
 	}
