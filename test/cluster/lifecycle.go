@@ -303,9 +303,9 @@ func (c *Cluster) NodeExec(ctx context.Context, node string, command ...string) 
 	return c.localcluster(ctx, append([]string{"node", "exec", node, "--"}, command...)...)
 }
 
-// KillPlugin kills the node's plugin process as by kill -9. The process is found through the runtime: PID 1 of a container
-// cannot be killed from inside.
-func (c *Cluster) KillPlugin(ctx context.Context, node string) error {
+// KillPlugin kills the node's plugin process as by kill -9, and removes files that it keeps, after its last write to
+// them. The process is found through the runtime: PID 1 of a container cannot be killed from inside.
+func (c *Cluster) KillPlugin(ctx context.Context, node string, forget ...string) error {
 	pods, err := c.Pods(ctx, Namespace, PluginLabel)
 	if err != nil {
 		return err
@@ -315,7 +315,8 @@ func (c *Cluster) KillPlugin(ctx context.Context, node string) error {
 			continue
 		}
 		id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
-		line := fmt.Sprintf(`kill -9 $(%s -n k8s.io tasks list | awk '$1 == "%s" {print $2}')`, filepath.Join(c.bin, "ctr"), id)
+		line := fmt.Sprintf(`pid=$(%s -n k8s.io tasks list | awk '$1 == "%s" {print $2}') && kill -STOP $pid && rm -f %s && kill -9 $pid`,
+			filepath.Join(c.bin, "ctr"), id, strings.Join(forget, " "))
 		_, err := c.NodeExec(ctx, node, "sh", "-c", line)
 		return err
 	}

@@ -111,10 +111,10 @@ func (s *space) waitCrashed(node string) {
 	}))
 }
 
-// killPlugin kills the node's plugin process as the kernel would, and waits until it is back.
-func (s *space) killPlugin(node string) {
+// killPlugin kills the node's plugin process as the kernel would, and waits until it is back. It has lost the files.
+func (s *space) killPlugin(node string, files ...string) {
 	s.Helper()
 	before := s.waitPlugin(node, 0)
-	s.must(the.KillPlugin(s.ctx, node))
+	s.must(the.KillPlugin(s.ctx, node, files...))
 	s.waitPlugin(node, before.Status.ContainerStatuses[0].RestartCount+1)
 }
