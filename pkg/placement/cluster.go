@@ -64,6 +64,8 @@ type Cluster struct {
 	gangs  map[types.NamespacedName]*reservation
 	// promised is what pods that are planned will take of their nodes. It belongs to one call of Plan.
 	promised map[string]amounts
+	// workspaces are those that no attempt uses.
+	workspaces []*workspace
 }
 
 // NewCluster returns an empty cluster.

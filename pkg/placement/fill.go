@@ -28,12 +28,13 @@ type filling struct {
 func fill(members int, items []item) filling {
 	f := filling{items: items, best: make([]option, members+1), taken: make([][]int16, len(items))}
 	f.best[0].possible = true
+	next := make([]option, members+1)
 	skip := -1
 	for i, it := range items {
 		if it.kind == skip {
 			continue
 		}
-		next := slices.Clone(f.best)
+		copy(next, f.best)
 		var taken []int16
 		for m := 1; m <= members; m++ {
 			for take := 1; take < len(it.options) && take <= m; take++ {
@@ -54,7 +55,7 @@ func fill(members int, items []item) filling {
 			skip = it.kind
 			continue
 		}
-		f.best, f.taken[i] = next, taken
+		f.best, next, f.taken[i] = next, f.best, taken
 	}
 	return f
 }

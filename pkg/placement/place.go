@@ -49,7 +49,8 @@ func (a *attempt) place() outcome {
 // best chooses among the units.
 func (a *attempt) best(units []*unit) outcome {
 	if a.gang == v1alpha1.GangAny {
-		items := make([]item, len(units))
+		a.items = resized(a.items, len(units))
+		items := a.items
 		slices.SortStableFunc(units, func(x, y *unit) int { return x.kind - y.kind })
 		for i, u := range units {
 			items[i] = item{options: u.options, kind: u.kind}
@@ -80,12 +81,13 @@ func (a *attempt) best(units []*unit) outcome {
 
 // units groups the sites, in the order of the first node of each.
 func (a *attempt) units() []*unit {
-	backing := make([]unit, len(a.sites))
-	units := make([]*unit, 0, len(a.sites))
+	a.backing = resized(a.backing, len(a.sites))
+	units := a.unitsOfSites[:0]
 	owner := map[*domain]*unit{}
 	for i := range a.sites {
 		s := &a.sites[i]
-		u := &backing[i]
+		u := &a.backing[i]
+		*u = unit{}
 		u.sites = append(u.single[:0], s)
 		units = append(units, u)
 		if a.gang == v1alpha1.GangNode {
@@ -102,6 +104,7 @@ func (a *attempt) units() []*unit {
 			owner[d] = u
 		}
 	}
+	a.unitsOfSites = units
 	units = slices.DeleteFunc(units, func(u *unit) bool { return len(u.sites) == 0 })
 	for _, u := range units {
 		a.solve(u)

@@ -67,6 +67,8 @@ type planner struct {
 	refused map[string][]refused // by what was asked for
 	// movedFor is the gang for which this call moves pods, if it does.
 	movedFor string
+	// borrowed are the workspaces of the gang's attempts.
+	borrowed []*workspace
 	// patient is how many devices are kept for gangs that have waited for long.
 	patient int
 }
@@ -117,6 +119,7 @@ func (p *planner) decide(ctx context.Context, g Gang) Decision {
 func (p *planner) planOn(ctx context.Context, g Gang, v *view) (*v1alpha1.GangPlan, *Refusal, *v1alpha1.GangDefragmentation) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
+	defer p.giveBack()
 	r, refusal := p.newRequest(g, v)
 	if refusal != nil {
 		return nil, refusal, nil
@@ -232,7 +235,7 @@ func interrupted(ctx context.Context) *Refusal {
 }
 
 func (p *planner) attempt(r *request, s scope) *attempt {
-	return &attempt{Cluster: p.Cluster, request: r, member: s.member, gang: s.gang}
+	return &attempt{Cluster: p.Cluster, request: r, member: s.member, gang: s.gang, workspace: p.borrow()}
 }
 
 // commit takes what a plan takes from the gangs behind it.

@@ -72,13 +72,10 @@ type attempt struct {
 	largest int
 
 	number int64
-	sites  []site
 	shapes map[string]*shape
 	// vectors numbers lists of options that are equal.
 	vectors map[string]int
-	scratch siteBuilder
-	// domainsOfSites holds the domains of all sites one behind the other.
-	domainsOfSites []siteDomain
+	*workspace
 }
 
 // tallyOf returns the domain's tally of this attempt.
