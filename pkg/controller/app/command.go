@@ -15,8 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
@@ -24,6 +22,7 @@ import (
 	crlog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/switchyard-dev/switchyard/internal/frugal"
+	"github.com/switchyard-dev/switchyard/internal/restconfig"
 	"github.com/switchyard-dev/switchyard/pkg/controller"
 )
 
@@ -62,7 +61,7 @@ func run(ctx context.Context, o Options) error {
 	logger := klog.FromContext(ctx)
 	crlog.SetLogger(logger) // for what has no context
 	logger.Info("Starting", "command", controller.Name, "version", version.Get().GitVersion)
-	config, err := loadConfig(o.Kubeconfig)
+	config, err := restconfig.Load(o.Kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -99,19 +98,4 @@ func (o *Options) lease() *controller.Lease {
 		RenewDeadline: o.LeaderElectRenewDeadline,
 		RetryPeriod:   o.LeaderElectRetryPeriod,
 	}
-}
-
-func loadConfig(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("no --kubeconfig is given, and this is no pod with a service account: %w", err)
-		}
-		return config, nil
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
-	}
-	return config, nil
 }

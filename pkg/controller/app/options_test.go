@@ -62,14 +62,3 @@ func TestCommandRefusesFlagsBeforeItTouchesAnything(t *testing.T) {
 		t.Errorf("Execute = %v, want an error about --workers", err)
 	}
 }
-
-func TestClientNeedsAClusterOrAKubeconfig(t *testing.T) {
-	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	for name, kubeconfig := range map[string]string{"no pod and no file": "", "a file that is not there": "/does/not/exist"} {
-		t.Run(name, func(t *testing.T) {
-			if _, err := loadConfig(kubeconfig); err == nil || !strings.Contains(err.Error(), "--kubeconfig") {
-				t.Errorf("loadConfig = %v, want an error about --kubeconfig", err)
-			}
-		})
-	}
-}

@@ -8,14 +8,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/version"
+
+	"github.com/switchyard-dev/switchyard/internal/restconfig"
 )
 
 // newClient returns a client of the API server. It makes no request.
 func newClient(o Options) (kubernetes.Interface, error) {
-	config, err := loadConfig(o.Kubeconfig)
+	config, err := restconfig.Load(o.Kubeconfig)
 	if err != nil {
 		return nil, err
 	}
@@ -29,19 +29,4 @@ func newClient(o Options) (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("set up the client of the API server: %w", err)
 	}
 	return client, nil
-}
-
-func loadConfig(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("no --kubeconfig is given, and this is no pod with a service account: %w", err)
-		}
-		return config, nil
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
-	}
-	return config, nil
 }

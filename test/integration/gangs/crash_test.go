@@ -92,12 +92,35 @@ func (e *env) diesAt(verb string) {
 	}
 }
 
+// dieAfterEachWrite runs one controller after the other until done: each makes one write and dies. It returns the
+// writes.
+func (e *env) dieAfterEachWrite(done func() bool) []string {
+	e.t.Helper()
+	var wrote []string
+	for !done() {
+		if len(wrote) > 60 {
+			e.t.Fatalf("no end after the writes %v", wrote)
+		}
+		c, r := e.startCrashing(func(string) bool { return true })
+		select {
+		case <-r.done:
+			wrote = append(wrote, c.wrote)
+		case <-time.After(20 * time.Second):
+			if err := r.stop(); err != nil {
+				e.t.Fatal(err)
+			}
+			wrote = append(wrote, "nothing")
+		}
+	}
+	e.t.Logf("the controllers wrote %v", wrote)
+	return wrote
+}
+
 // Each controller of this test makes one write and dies; the next one goes on from there.
 func TestControllerKilledAfterEveryWrite(t *testing.T) {
 	e := newEnv(t, stock, "a100-2x4")
 	e.gang("train", 2, 4)
 	pods := e.members("train", 2)
-	var wrote []string
 	allRun := func() bool {
 		for _, pod := range pods {
 			if e.get(pod); pod.Status.Phase != corev1.PodRunning {
@@ -106,22 +129,7 @@ func TestControllerKilledAfterEveryWrite(t *testing.T) {
 		}
 		return true
 	}
-	for !allRun() {
-		if len(wrote) > 60 {
-			t.Fatalf("no end after the writes %v", wrote)
-		}
-		c, r := e.startCrashing(func(string) bool { return true })
-		select {
-		case <-r.done:
-			wrote = append(wrote, c.wrote)
-		case <-time.After(20 * time.Second):
-			if err := r.stop(); err != nil {
-				t.Fatal(err)
-			}
-			wrote = append(wrote, "nothing")
-		}
-	}
-	t.Logf("the controllers wrote %v", wrote)
+	wrote := e.dieAfterEachWrite(allRun)
 	e.together(pods, 4)
 	for _, want := range []string{"AddFinalizer", "StatusFencing", "CreateRules", "TouchRules", "StatusQuiescing", "StatusReleasing", "CreateTemplate", "DeleteTemplate", "StatusStarting", "MarkReady"} {
 		if !slices.Contains(wrote, want) {
@@ -145,23 +153,7 @@ func TestControllerKilledAfterEveryWriteOfATakeBack(t *testing.T) {
 		})
 	}
 	e.delete(gang)
-	var wrote []string
-	for e.get(gang) {
-		if len(wrote) > 40 {
-			t.Fatalf("no end after the writes %v", wrote)
-		}
-		c, r := e.startCrashing(func(string) bool { return true })
-		select {
-		case <-r.done:
-			wrote = append(wrote, c.wrote)
-		case <-time.After(20 * time.Second):
-			if err := r.stop(); err != nil {
-				t.Fatal(err)
-			}
-			wrote = append(wrote, "nothing")
-		}
-	}
-	t.Logf("the controllers wrote %v", wrote)
+	wrote := e.dieAfterEachWrite(func() bool { return !e.get(gang) })
 	for _, want := range []string{"DeleteTemplate", "EvictPods", "NeutralizeRules", "DeleteRules", "RemoveFinalizer"} {
 		if !slices.Contains(wrote, want) {
 			t.Errorf("no controller was killed after %s", want)
