@@ -38,7 +38,7 @@ func (s *space) migOn(node string) {
 		s.clear()
 		s.wantPartitions(node)
 		s.sim(node, "mig", "0", "off")
-		s.killPlugin(node, pluginDir+"/inventory.json")
+		s.forgetfulPlugin(node)
 		s.untilPublished(node, 0)
 	})
 	s.untilPublished(node, 25)

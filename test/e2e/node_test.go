@@ -86,13 +86,25 @@ func (s *space) waitPlugin(node string, restarts int32) *corev1.Pod {
 // slow the next death down.
 func (s *space) freshPlugin(node string) *corev1.Pod {
 	s.Helper()
-	old := s.waitPlugin(node, 0)
+	return s.replacePlugin(s.waitPlugin(node, 0))
+}
+
+func (s *space) replacePlugin(old *corev1.Pod) *corev1.Pod {
+	s.Helper()
 	s.must(the.Client.CoreV1().Pods(cluster.Namespace).Delete(s.ctx, old.Name, metav1.DeleteOptions{}))
 	s.must(the.Until(s.ctx, patience, "the old plugin pod to go", func(ctx context.Context) (bool, error) {
 		_, err := the.Pod(ctx, cluster.Namespace, old.Name)
 		return apierrors.IsNotFound(err), ignoreNotFound(err)
 	}))
-	return s.waitPlugin(node, 0)
+	return s.waitPlugin(old.Spec.NodeName, 0)
+}
+
+// forgetfulPlugin replaces the node's plugin pod by one that does not know which devices the node has had.
+func (s *space) forgetfulPlugin(node string) {
+	s.Helper()
+	old := s.waitPlugin(node, 0)
+	s.must(the.KillPlugin(s.ctx, node, pluginDir+"/inventory.json"))
+	s.replacePlugin(old)
 }
 
 // armCrash makes the plugin on the node die as by kill -9 when it next reaches the step.
@@ -111,10 +123,10 @@ func (s *space) waitCrashed(node string) {
 	}))
 }
 
-// killPlugin kills the node's plugin process as the kernel would, and waits until it is back. It has lost the files.
-func (s *space) killPlugin(node string, files ...string) {
+// killPlugin kills the node's plugin process as the kernel would, and waits until it is back.
+func (s *space) killPlugin(node string) {
 	s.Helper()
 	before := s.waitPlugin(node, 0)
-	s.must(the.KillPlugin(s.ctx, node, files...))
+	s.must(the.KillPlugin(s.ctx, node))
 	s.waitPlugin(node, before.Status.ContainerStatuses[0].RestartCount+1)
 }
