@@ -39,20 +39,28 @@ func TestMain(m *testing.M) {
 // run starts the cluster with the build of the driver that can be told to die at a step.
 func run(ctx context.Context, m *testing.M) int {
 	the = cluster.New(cluster.Options{Progress: os.Stderr})
-	if os.Getenv("KEEP") == "" {
-		defer func() {
-			if err := the.Down(context.WithoutCancel(ctx)); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-			}
-		}()
-	}
+	defer down(ctx)
 	for _, step := range []func(context.Context) error{the.Up, clean, the.InstallForCrashes} {
 		if err := step(ctx); err != nil {
 			fmt.Fprintf(os.Stderr, "e2e: %v\nlogs: %s\n", err, the.LogDir())
 			return 1
 		}
 	}
+	// Tests know nothing of signals: without this, an interrupted run would go on to its end.
+	defer context.AfterFunc(ctx, func() {
+		down(ctx)
+		os.Exit(1)
+	})()
 	return m.Run()
+}
+
+func down(ctx context.Context) {
+	if os.Getenv("KEEP") != "" {
+		return
+	}
+	if err := the.Down(context.WithoutCancel(ctx)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
 }
 
 // clean removes what an interrupted run or a demo that was kept left in the cluster: their pods hold GPUs.
