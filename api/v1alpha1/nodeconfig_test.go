@@ -44,6 +44,7 @@ discoveryInterval: 5s
 reconcileInterval: 2m
 orphanGrace: 0s
 deviceWait: 20s
+steeringInterval: 2s
 `,
 			&NodeConfig{
 				TypeMeta: meta,
@@ -55,6 +56,7 @@ deviceWait: 20s
 				Sharing:           &NodeSharing{DefaultTimeSlice: LongTimeSlice},
 				Health:            &NodeHealth{Effect: "NoExecute", XIDs: map[string]string{"48": "NoExecute", "94": "None"}},
 				DiscoveryInterval: duration(5 * time.Second), ReconcileInterval: duration(2 * time.Minute), OrphanGrace: duration(0), DeviceWait: duration(20 * time.Second),
+				SteeringInterval: duration(2 * time.Second),
 			},
 		},
 		"some GPUs are shared in one way and all others in another": {
@@ -109,6 +111,7 @@ func TestDecodeNodeConfigRefuses(t *testing.T) {
 		"the other too":           {nodeHead + "reconcileInterval: 0s", []string{"reconcileInterval: Invalid value", "1s or more"}},
 		"a negative grace":        {nodeHead + "orphanGrace: -1s", []string{"orphanGrace: Invalid value", "0s or more"}},
 		"a wait that is too long": {nodeHead + "deviceWait: 1m", []string{"deviceWait: Invalid value", "between 0s and 40s"}},
+		"counts without a pause":  {nodeHead + "steeringInterval: 10ms", []string{"steeringInterval: Invalid value", "1s or more, or 0s for off"}},
 		"no GPU":                  {nodeHead + "mig: {gpus: first}", []string{"mig.gpus: Invalid value", "nvidia-smi -L"}},
 		"an empty entry":          {nodeHead + "mig: {gpus: '0,,1'}", []string{"mig.gpus: Invalid value", "empty entry"}},
 		"an effect of a taint":    {nodeHead + "health: {effect: Evict}", []string{`health.effect: Unsupported value: "Evict"`, "NoExecute"}},

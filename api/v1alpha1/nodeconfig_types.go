@@ -50,6 +50,12 @@ type NodeConfig struct {
 	// 0 to 40s. Default: 10s.
 	// +optional
 	DeviceWait *metav1.Duration `json:"deviceWait,omitempty"`
+
+	// SteeringInterval has the plugin publish how many GPUs of each NVSwitch domain and of the node are free, which
+	// steers pods with one GPU to where they break the least, and is the least time between two writes of it: 1s or
+	// more, or 0s for off. It takes the rights in deployments/manifests/steering. Default: 0s.
+	// +optional
+	SteeringInterval *metav1.Duration `json:"steeringInterval,omitempty"`
 }
 
 // NodeMIG says which GPUs may be partitioned.

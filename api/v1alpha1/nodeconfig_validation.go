@@ -166,6 +166,9 @@ func (c *NodeConfig) validateDurations() field.ErrorList {
 	check("discoveryInterval", c.DiscoveryInterval, minInterval, 0, "must be 1s or more")
 	check("reconcileInterval", c.ReconcileInterval, minInterval, 0, "must be 1s or more")
 	check("orphanGrace", c.OrphanGrace, 0, 0, "must be 0s or more")
+	if c.SteeringInterval != nil && c.SteeringInterval.Duration != 0 {
+		check("steeringInterval", c.SteeringInterval, minInterval, 0, "must be 1s or more, or 0s for off")
+	}
 	check("deviceWait", c.DeviceWait, 0, maxDeviceWait, "must be between 0s and 40s: the kubelet gives up on a call after 45s")
 	return errs
 }

@@ -55,7 +55,7 @@ type Device struct {
 	// not touched.
 	TimeSlice string `json:"timeSlice,omitempty"`
 	// MPSDaemon names the MPS daemon through which the claim uses the device; empty without MPS. The fields
-	// after it are what the daemon allows each client on the device, 0 for no limit: percent of its
+	// after it are what each program of the claim may use of the device, 0 for no limit: percent of its
 	// multiprocessors, and bytes of its memory.
 	MPSDaemon                 string `json:"mpsDaemon,omitempty"`
 	MPSActiveThreadPercentage int32  `json:"mpsActiveThreadPercentage,omitempty"`

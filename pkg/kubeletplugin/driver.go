@@ -79,8 +79,10 @@ type Driver struct {
 	daemons  keyedLock[string]
 	metadata metadataFiles
 	claims   keyedLock[types.UID]
-	gate     startGate
-	names    claimNames
+	// leaving are the UIDs of the claims that are being unprepared.
+	leaving sync.Map
+	gate    startGate
+	names   claimNames
 	// damaged counts the records that were found damaged, rebuilt is closed when what was damaged at the start
 	// is made up for.
 	damaged damageCount

@@ -88,6 +88,9 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 	if err := applySharing(&record, configs, seen); err != nil {
 		return nil, err
 	}
+	if err := limitShares(&record, seen); err != nil {
+		return nil, err
+	}
 	names, err := d.commit(ctx, claim, record)
 	if err != nil {
 		return nil, err
@@ -194,6 +197,7 @@ func (d *Driver) realize(ctx context.Context, record checkpoint.Record, forUse b
 func (d *Driver) takeBack(ctx context.Context, record checkpoint.Record) error {
 	// Also when the kubelet does not wait any more.
 	ctx = context.WithoutCancel(ctx)
+	defer d.leave(record.ClaimUID)()
 	if err := d.config.Specs.RemoveClaim(record.ClaimUID); err != nil {
 		return err
 	}

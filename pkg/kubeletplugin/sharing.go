@@ -14,6 +14,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 
@@ -41,6 +42,10 @@ const (
 	// mpsPipeDir is where containers have CUDA_MPS_PIPE_DIRECTORY: where CUDA looks without the variable.
 	mpsPipeDir = "/tmp/nvidia-mps"
 	mpsPipeEnv = "CUDA_MPS_PIPE_DIRECTORY"
+	// mpsThreadsEnv and mpsMemoryEnv are limits of a program on top of the daemon's own: percent of the multiprocessors,
+	// and "<device>=<number>M" (CUDA Multi-Process Service, "Environment Variables").
+	mpsThreadsEnv = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+	mpsMemoryEnv  = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 )
 
 // needsMaking reports whether something has to be made or set for a record, beside its CDI spec.
@@ -68,6 +73,22 @@ func (d *Driver) others(record checkpoint.Record) []checkpoint.Record {
 	})
 }
 
+// users are the records on this boot, but for that of one claim, for which things are to stay as they are: those of claims
+// that are being unprepared are not among them. So of several claims that go at the same time the last one takes back
+// what they had together.
+func (d *Driver) users(record checkpoint.Record) []checkpoint.Record {
+	return slices.DeleteFunc(d.others(record), func(other checkpoint.Record) bool {
+		_, leaves := d.leaving.Load(other.ClaimUID)
+		return leaves
+	})
+}
+
+// leave says that a claim is being unprepared, until the function that it returns is called.
+func (d *Driver) leave(uid types.UID) (done func()) {
+	d.leaving.Store(uid, nil)
+	return func() { d.leaving.Delete(uid) }
+}
+
 // startDaemons makes sure that the MPS daemons of a record run, and puts what containers need of them into the devices
 // for its CDI spec. Unless it is to wait, they may come later: their places are known.
 func (d *Driver) startDaemons(ctx context.Context, record checkpoint.Record, devices []cdi.ClaimDevice, wait bool) error {
@@ -84,7 +105,7 @@ func (d *Driver) startDaemons(ctx context.Context, record checkpoint.Record, dev
 		for i := range devices {
 			if record.Devices[i].MPSDaemon == id {
 				devices[i].Sharing = &cdi.Sharing{
-					Env: []string{mpsPipeEnv + "=" + mpsPipeDir},
+					Env: append([]string{mpsPipeEnv + "=" + mpsPipeDir}, shareLimits(record.Devices[i])...),
 					Mounts: []cdi.Mount{
 						{HostPath: endpoint.PipeDir, ContainerPath: mpsPipeDir},
 						{HostPath: endpoint.SharedMemoryDir, ContainerPath: "/dev/shm"},
@@ -111,12 +132,17 @@ func (d *Driver) daemonEndpoint(ctx context.Context, id string, record checkpoin
 	return d.config.MPS.Ensure(ctx, spec)
 }
 
-// daemonSpec is the daemon of an ID as the records want it, of which one may not be stored like this yet.
+// daemonSpec is the daemon of an ID as the records want it, of which one may not be stored like this yet. The daemon of a
+// shared GPU has no limits of its own, or each claim would be another daemon: containers have theirs.
 func (d *Driver) daemonSpec(id string, record checkpoint.Record) sharing.Spec {
 	spec := sharing.Spec{ID: id, BootID: d.bootID}
 	for _, r := range append([]checkpoint.Record{record}, d.others(record)...) {
 		for _, device := range r.Devices {
 			if device.MPSDaemon != id || slices.ContainsFunc(spec.Devices, func(known sharing.Device) bool { return known.UUID == device.UUID }) {
+				continue
+			}
+			if device.ShareID != "" {
+				spec.Devices = append(spec.Devices, sharing.Device{UUID: device.UUID})
 				continue
 			}
 			spec.ActiveThreadPercentage = device.MPSActiveThreadPercentage
@@ -126,7 +152,7 @@ func (d *Driver) daemonSpec(id string, record checkpoint.Record) sharing.Spec {
 	return spec
 }
 
-// stopDaemons ends the MPS daemons of a record that no other record has.
+// stopDaemons ends the MPS daemons of a record, which is leaving, that no other record needs.
 func (d *Driver) stopDaemons(ctx context.Context, record checkpoint.Record) error {
 	if d.config.MPS == nil {
 		return nil
@@ -142,14 +168,14 @@ func (d *Driver) stopDaemons(ctx context.Context, record checkpoint.Record) erro
 	return nil
 }
 
-// stopDaemon ends an MPS daemon, unless a record other than the given one has it.
+// stopDaemon ends an MPS daemon, unless a record other than the given one needs it.
 func (d *Driver) stopDaemon(ctx context.Context, id string, record checkpoint.Record) (done bool, err error) {
 	unlock, err := d.daemons.Lock(ctx, id)
 	if err != nil {
 		return false, fmt.Errorf("wait for another claim of MPS daemon %s: %w", id, err)
 	}
 	defer unlock()
-	if slices.ContainsFunc(d.others(record), func(other checkpoint.Record) bool { return slices.Contains(daemonsOf(other), id) }) {
+	if slices.ContainsFunc(d.users(record), func(other checkpoint.Record) bool { return slices.Contains(daemonsOf(other), id) }) {
 		return false, nil
 	}
 	return true, d.config.MPS.Remove(ctx, id)
@@ -194,10 +220,11 @@ func describeSharing(device checkpoint.Device) string {
 	return "none"
 }
 
-// checkContainers refuses a claim if a container would have two MPS daemons: CUDA uses one.
+// checkContainers refuses a claim with MPS if a container has another one: CUDA uses one daemon, and a program has one set
+// of limits.
 func (d *Driver) checkContainers(ctx context.Context, claim *resourceapi.ResourceClaim, record checkpoint.Record, others []checkpoint.Record) error {
 	others = slices.DeleteFunc(others, func(other checkpoint.Record) bool {
-		return other.Namespace != record.Namespace || !slices.ContainsFunc(daemonsOf(other), func(id string) bool { return !slices.Contains(daemonsOf(record), id) })
+		return other.Namespace != record.Namespace || len(daemonsOf(other)) == 0
 	})
 	if len(others) == 0 {
 		return nil
@@ -223,7 +250,7 @@ func (d *Driver) checkContainers(ctx context.Context, claim *resourceapi.Resourc
 			}
 			for _, other := range others {
 				if slices.Contains(used, other.Name) {
-					return newError(kindInvalidConfig, "sharing.strategy: container %s of pod %s/%s uses the claims %s and %s, which both have MPS, and a program uses one MPS daemon: put the devices into one claim, or the claims into two containers",
+					return newError(kindInvalidConfig, "sharing.strategy: container %s of pod %s/%s uses the claims %s and %s, which both have MPS, and a program uses one MPS daemon and has one set of limits: put the devices, or for shares of one GPU all that it needs, into one claim, or the claims into two containers",
 						container.Name, pod.Namespace, pod.Name, claim.Name, other.Name)
 				}
 			}
@@ -283,7 +310,7 @@ func (r *reconciler) removeOrphanSettings(ctx context.Context) error {
 		if !ok || !known.gpu.Health.Healthy() || r.damaged.pending() {
 			continue // it may come back
 		}
-		want := func() gpuSettings { return settingsOf(name, r.others(checkpoint.Record{})) }
+		want := func() gpuSettings { return settingsOf(name, r.users(checkpoint.Record{})) }
 		errs = append(errs, r.settings.settle(ctx, name, known.gpu.UUID, want, false))
 	}
 	return errors.Join(errs...)
@@ -316,7 +343,7 @@ func (d *Driver) applySettings(ctx context.Context, record checkpoint.Record, al
 		if dev.MPSDaemon == "" && dev.TimeSlice == "" && !d.settings.has(dev.Name) {
 			continue
 		}
-		want := func() gpuSettings { return settingsOf(dev.Name, append(d.others(record), record)) }
+		want := func() gpuSettings { return settingsOf(dev.Name, append(d.users(record), record)) }
 		if err := d.settings.settle(ctx, dev.Name, dev.UUID, want, always); err != nil {
 			return newError(kindSettings, "device %s: %w", dev.Name, err)
 		}
@@ -325,14 +352,14 @@ func (d *Driver) applySettings(ctx context.Context, record checkpoint.Record, al
 	return nil
 }
 
-// restoreSettings takes the settings of a record's GPUs back that no other record wants. What cannot be taken back now is
+// restoreSettings takes the settings of the GPUs of a record, which is leaving, back that no other record wants. What cannot be taken back now is
 // by the reconciler, or when the GPU is handed out the next time.
 func (d *Driver) restoreSettings(ctx context.Context, record checkpoint.Record) {
 	for _, dev := range record.Devices {
 		if dev.AdminAccess || !d.settings.has(dev.Name) {
 			continue
 		}
-		want := func() gpuSettings { return settingsOf(dev.Name, d.others(record)) }
+		want := func() gpuSettings { return settingsOf(dev.Name, d.users(record)) }
 		if err := d.settings.settle(ctx, dev.Name, dev.UUID, want, false); err != nil {
 			klog.FromContext(ctx).Error(err, "Left a setting of a GPU to be taken back later", "device", dev.Name)
 			d.requestReconcile(false)

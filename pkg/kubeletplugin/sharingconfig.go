@@ -17,10 +17,6 @@ import (
 	"github.com/switchyard-dev/switchyard/pkg/device"
 )
 
-// minMPSCapability is the major number of the first compute capability, Volta's, whose MPS isolates clients and limits
-// them.
-const minMPSCapability = 7
-
 // applySharing puts what the configurations of a claim's devices ask for into its record. What cannot be is refused, with
 // the name of the field.
 func applySharing(record *checkpoint.Record, configs []v1alpha1.Config, seen *snapshot) error {
@@ -57,10 +53,8 @@ func applySharing(record *checkpoint.Record, configs []v1alpha1.Config, seen *sn
 // checkMPS refuses MPS on a device that cannot have it.
 func checkMPS(dev checkpoint.Device, seen *snapshot) error {
 	known, _ := seen.find(dev.Name)
-	major, _, _ := strings.Cut(known.gpu.ComputeCapability, ".")
-	if number, err := strconv.Atoi(major); err == nil && number < minMPSCapability {
-		return newError(kindUnsupportedConfig, "request %s: sharing.strategy: device %s has compute capability %s, and MPS takes %d.0 or later: choose TimeSlicing, or select another device",
-			dev.Request, dev.Name, known.gpu.ComputeCapability, minMPSCapability)
+	if err := known.gpu.CheckMPS(); err != nil {
+		return newError(kindUnsupportedConfig, "request %s: sharing.strategy: device %s has %w: choose TimeSlicing, or select another device", dev.Request, dev.Name, err)
 	}
 	return nil
 }

@@ -49,6 +49,7 @@ func (d *Driver) unprepareClaim(ctx context.Context, uid types.UID) error {
 // unprepareLocked is unprepareClaim for a claim that is locked.
 func (d *Driver) unprepareLocked(ctx context.Context, uid types.UID) error {
 	record, _ := d.store.Get(uid)
+	defer d.leave(uid)()
 	crashAt(crashBeforeUnprepare)
 	if err := d.config.Specs.RemoveClaim(uid); err != nil {
 		return newError(kindCDI, "%w", err)

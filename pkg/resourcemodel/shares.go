@@ -29,13 +29,13 @@ func allowMultipleAllocations(gpu device.GPU) *bool {
 }
 
 // shareCapacities returns what the shares of a GPU consume. There is no share of less than one step of memory and
-// one multiprocessor, so each claim is held to something.
+// one multiprocessor, with MPS one percent of them, so each claim is held to something.
 func shareCapacities(gpu device.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
 	s := *gpu.Shares
 	step := int64(s.MemoryStep)
 	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
-		CapacityMemory:          consumable(int64(gpu.MemoryBytes), int64(s.DefaultMemory(gpu)), step, resource.BinarySI),
-		CapacityMultiprocessors: consumable(int64(gpu.Multiprocessors), int64(s.DefaultMultiprocessors(gpu)), 1, resource.DecimalSI),
+		CapacityMemory:          consumable(int64(gpu.MemoryBytes), int64(s.DefaultMemory(gpu)), step, step, resource.BinarySI),
+		CapacityMultiprocessors: consumable(int64(gpu.Multiprocessors), int64(s.DefaultMultiprocessors(gpu)), int64(s.MinMultiprocessors(gpu)), 1, resource.DecimalSI),
 		CapacityShares: {
 			Value: *resource.NewQuantity(int64(s.MaxClaims), resource.DecimalSI),
 			RequestPolicy: &resourceapi.CapacityRequestPolicy{
@@ -46,15 +46,15 @@ func shareCapacities(gpu device.GPU) map[resourceapi.QualifiedName]resourceapi.D
 	}
 }
 
-// consumable is a capacity of which claims consume whole steps, at least one. The API wants the most that one may
+// consumable is a capacity of which claims consume whole steps, from least on. The API wants the most that one may
 // consume to be a whole number of steps as well.
-func consumable(value, byDefault, step int64, format resource.Format) resourceapi.DeviceCapacity {
+func consumable(value, byDefault, least, step int64, format resource.Format) resourceapi.DeviceCapacity {
 	return resourceapi.DeviceCapacity{
 		Value: *resource.NewQuantity(value, format),
 		RequestPolicy: &resourceapi.CapacityRequestPolicy{
 			Default: resource.NewQuantity(byDefault, format),
 			ValidRange: &resourceapi.CapacityRequestPolicyRange{
-				Min:  resource.NewQuantity(step, format),
+				Min:  resource.NewQuantity(least, format),
 				Max:  resource.NewQuantity(value/step*step, format),
 				Step: resource.NewQuantity(step, format),
 			},

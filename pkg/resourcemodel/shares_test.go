@@ -30,6 +30,13 @@ func shared(g device.GPU, maxClaims int, step uint64) device.GPU {
 	return g
 }
 
+// timeSliced is shared by time-slicing, among four.
+func timeSliced(g device.GPU) device.GPU {
+	g = shared(g, 4, gibibyte)
+	g.Shares.Strategy = "TimeSlicing"
+	return g
+}
+
 // share allocates a claim of one share, with what it asks for, and returns the result; nil if there is no room.
 func (s *scheduler) share(requests map[resourceapi.QualifiedName]resource.Quantity) *resourceapi.DeviceRequestAllocationResult {
 	s.t.Helper()
@@ -116,6 +123,12 @@ func TestSchedulerAllocatesShares(t *testing.T) {
 		},
 		"nobody takes the places of others": {
 			shared(gpu(0, ""), 4, gibibyte), requests{quantities("shares", "2"), quantities("shares", "1")}, []string{"none", "19Gi 33 1"},
+		},
+		"nobody gets less than one percent of the multiprocessors by MPS": {
+			shared(gpu(0, ""), 4, gibibyte), requests{quantities("multiprocessors", "1")}, []string{"19Gi 2 1"},
+		},
+		"one multiprocessor is one by time-slicing": {
+			timeSliced(gpu(0, "")), requests{quantities("multiprocessors", "1")}, []string{"19Gi 1 1"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -206,7 +219,7 @@ func checkShares(t *testing.T, seed uint64, g device.GPU, held map[types.UID]*re
 	var memory, multiprocessors int64
 	for _, result := range held {
 		m, sm := result.ConsumedCapacity[resourcemodel.CapacityMemory], result.ConsumedCapacity[resourcemodel.CapacityMultiprocessors]
-		if m.Value() < int64(g.Shares.MemoryStep) || m.Value()%int64(g.Shares.MemoryStep) != 0 || sm.Value() < 1 {
+		if m.Value() < int64(g.Shares.MemoryStep) || m.Value()%int64(g.Shares.MemoryStep) != 0 || g.ActiveThreadPercentage(sm.Value()) < 1 {
 			t.Errorf("seed %d: a share of %s and %s multiprocessors, with a step of %d bytes", seed, m.String(), sm.String(), g.Shares.MemoryStep)
 		}
 		memory, multiprocessors = memory+m.Value(), multiprocessors+sm.Value()
@@ -277,6 +290,7 @@ func TestWhatCannotBeShared(t *testing.T) {
 		"one with less than a step each":   {func(g *device.GPU) { g.MemoryBytes = 4*gibibyte - 1 }, true},
 		"one with a step each":             {func(g *device.GPU) { g.MemoryBytes = 4 * gibibyte }, false},
 		"one with too few multiprocessors": {func(g *device.GPU) { g.Multiprocessors = 3 }, true},
+		"one before Volta, by MPS":         {func(g *device.GPU) { g.ComputeCapability = "6.1" }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := gpu(0, "")

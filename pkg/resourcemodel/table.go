@@ -81,7 +81,7 @@ var shareAttributeTable = []Field{
 
 var shareCapacityTable = []Field{
 	{CapacityMemory, "quantity", true, "Memory in bytes. A request is rounded up to whole steps; without one a claim gets an equal part."},
-	{CapacityMultiprocessors, "quantity", true, "Streaming multiprocessors. Without a request a claim gets an equal part."},
+	{CapacityMultiprocessors, "quantity", true, "Streaming multiprocessors. Without a request a claim gets an equal part. With `MPS` the least is one percent, rounded up."},
 	{CapacityShares, "quantity", true, "How many claims may have a share. Each takes one; it cannot be asked for more."},
 }
 

@@ -10,13 +10,10 @@
 package app
 
 import (
-	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/version"
-
-	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
 
 // NewCommand returns the command called name that runs the kubelet plugin on the hardware that open
@@ -39,11 +36,6 @@ func NewCommand(name string, open func(Options) (Platform, error)) *cobra.Comman
 			}
 			if err := options.Validate(); err != nil {
 				return err
-			}
-			for i, shares := range options.Shares {
-				if shares.Strategy == v1alpha1.MPSStrategy {
-					return fmt.Errorf("--config: %s: shares[%d].strategy: this version does not support MPS yet: use %s", options.configFile, i, v1alpha1.TimeSlicingStrategy)
-				}
 			}
 			if err := options.Logging.apply(os.Stderr); err != nil {
 				return err

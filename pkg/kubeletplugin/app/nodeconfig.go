@@ -74,6 +74,11 @@ func NodeSettings() []NodeSetting {
 				o.DeviceWait = c.DeviceWait.Duration
 			}
 		}},
+		{"steeringInterval", "steering-interval", func(o *Options, c *v1alpha1.NodeConfig) {
+			if c.SteeringInterval != nil {
+				o.SteeringInterval = c.SteeringInterval.Duration
+			}
+		}},
 	}
 }
 

@@ -34,6 +34,7 @@ discoveryInterval: 5s
 reconcileInterval: 2m
 orphanGrace: 1h
 deviceWait: 20s
+steeringInterval: 3s
 `
 
 // parsed returns the options that a command has after its arguments and the file are read.
@@ -67,6 +68,7 @@ func TestFlagsGoBeforeFile(t *testing.T) {
 		o.MIGGPUs, o.Shares, o.DefaultTimeSlice = "0", shares, v1alpha1.LongTimeSlice
 		o.HealthEffect, o.HealthXIDs = "NoExecute", map[string]string{"48": "NoExecute"}
 		o.DiscoveryInterval, o.ReconcileInterval, o.OrphanGrace, o.DeviceWait = 5*time.Second, 2*time.Minute, time.Hour, 20*time.Second
+		o.SteeringInterval = 3 * time.Second
 		change(o)
 		return o
 	}
@@ -81,6 +83,7 @@ func TestFlagsGoBeforeFile(t *testing.T) {
 		"an interval":             {[]string{"--discovery-interval=10s"}, all(func(o *Options) { o.DiscoveryInterval = 10 * time.Second })},
 		"the other interval":      {[]string{"--reconcile-interval=3m"}, all(func(o *Options) { o.ReconcileInterval = 3 * time.Minute })},
 		"a grace of nothing":      {[]string{"--orphan-grace=0"}, all(func(o *Options) { o.OrphanGrace = 0 })},
+		"no steering":             {[]string{"--steering-interval=0"}, all(func(o *Options) { o.SteeringInterval = 0 })},
 		"a wait":                  {[]string{"--device-wait=1s"}, all(func(o *Options) { o.DeviceWait = time.Second })},
 		"a flag of no field":      {[]string{"--driver-root=/run/nvidia/driver"}, all(func(o *Options) { o.DriverRoot = "/run/nvidia/driver" })},
 		"in any order":            {[]string{"--config=" + file, "--device-wait=1s"}, all(func(o *Options) { o.DeviceWait = time.Second })},
