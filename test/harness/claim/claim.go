@@ -19,6 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -111,6 +112,17 @@ func (b *Builder) Shared(name, device string, shareIDs ...types.UID) *Builder {
 	}, slices.Repeat([]string{device}, len(shareIDs)))
 	for i, id := range shareIDs {
 		b.results[len(b.results)-len(shareIDs)+i].ShareID = ptr.To(id)
+	}
+	return b
+}
+
+// Consuming says how much each share of the last request has, by capacity.
+func (b *Builder) Consuming(capacity map[resourceapi.QualifiedName]resource.Quantity) *Builder {
+	last := b.results[len(b.results)-1].Request
+	for i := range b.results {
+		if b.results[i].Request == last {
+			b.results[i].ConsumedCapacity = capacity
+		}
 	}
 	return b
 }
