@@ -29,7 +29,7 @@ func share(memory string) resourceapi.DeviceRequest {
 }
 
 // shareGPU has a node share its first GPU for the test, through the ConfigMap that the plugin reads at start.
-func (s *space) shareGPU(node string) {
+func (s *space) shareGPU(node, strategy string) {
 	s.Helper()
 	const head = "apiVersion: switchyard.dev/v1alpha1\nkind: NodeConfig\n"
 	kubectl := func(args ...string) {
@@ -46,7 +46,7 @@ func (s *space) shareGPU(node string) {
 		s.must(the.WaitPlugins(s.ctx, patience))
 	}
 	kubectl("create", "configmap", "e2e-shares", "--from-literal=default.yaml="+head,
-		"--from-literal="+node+".yaml="+head+"shares: [{gpus: '0', strategy: TimeSlicing, maxClaims: 4}]\n")
+		"--from-literal="+node+".yaml="+head+"shares: [{gpus: '0', strategy: "+strategy+", maxClaims: 4}]\n")
 	s.Cleanup(func() {
 		s.ctx = context.Background()
 		s.clear()
@@ -82,7 +82,7 @@ func (s *space) untilShared(node string, want int) {
 // gets the others. A plugin that is killed in between changes nothing.
 func TestFourPodsHaveSharesOfOneGPU(t *testing.T) {
 	s := newSpace(t)
-	s.shareGPU("node-a")
+	s.shareGPU("node-a", "TimeSlicing")
 	memory := []string{"10Gi", "20Gi", "30Gi", ""}
 	for i, want := range memory {
 		template := fmt.Sprintf("share-%d", i)
