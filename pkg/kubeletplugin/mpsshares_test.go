@@ -152,11 +152,13 @@ func TestWhatDoesNotGoWithAShareByMPSIsRefusedAndLeavesNothing(t *testing.T) {
 		want    []string
 	}{
 		"a share of another GPU": {
-			[]resourceapi.DeviceRequestAllocationResult{consuming("one", "share-1", 0, "10Gi", "33"), consuming("two", "share-2", 1, "10Gi", "33")}, nil,
+			[]resourceapi.DeviceRequestAllocationResult{consuming("one", "share-1", 0, "10Gi", "33"), consuming("two", "share-2", 1, "10Gi", "33")},
+			nil,
 			[]string{"request two", gpu(1), gpu(0), "request one", "a claim for each"},
 		},
 		"a whole GPU": {
-			[]resourceapi.DeviceRequestAllocationResult{consuming("one", "share-1", 0, "10Gi", "33"), result("two", testNode, gpu(2))}, nil,
+			[]resourceapi.DeviceRequestAllocationResult{consuming("one", "share-1", 0, "10Gi", "33"), result("two", testNode, gpu(2))},
+			nil,
 			[]string{"request one", gpu(2), "request two", "a claim for each"},
 		},
 		"a whole GPU with MPS": {

@@ -126,9 +126,15 @@ func TestKilledAtEachStepOfAShareByMPS(t *testing.T) {
 		step  string
 		alone bool // a GPU that has a daemon already does not come there
 	}{
-		{"prepare:after-checkpoint", false}, {"sharing:before-settings", true}, {"sharing:after-settings", false},
-		{"sharing:before-daemon", false}, {"sharing:after-daemon", false}, {"prepare:after-cdi", false},
-		{"unprepare:after-cdi-removal", false}, {"sharing:after-daemon-removal", false}, {"sharing:after-settings-restored", false},
+		{"prepare:after-checkpoint", false},
+		{"sharing:before-settings", true},
+		{"sharing:after-settings", false},
+		{"sharing:before-daemon", false},
+		{"sharing:after-daemon", false},
+		{"prepare:after-cdi", false},
+		{"unprepare:after-cdi-removal", false},
+		{"sharing:after-daemon-removal", false},
+		{"sharing:after-settings-restored", false},
 	} {
 		for _, beside := range []bool{false, true} {
 			if beside && test.alone {
@@ -142,7 +148,7 @@ func TestKilledAtEachStepOfAShareByMPS(t *testing.T) {
 					daemon = n.onlyDaemon(t)
 				}
 				c := create(t, n.oneShare(fmt.Sprintf("claim-%d-%t", i, beside), firstShare, "10Gi", "33"))
-				unpreparing := !strings.HasPrefix(test.step, "prepare:") && i >= 6
+				unpreparing := i >= 6 // of the steps above
 				if unpreparing {
 					n.prepare(t, c)
 				}
