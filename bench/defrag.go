@@ -62,8 +62,15 @@ func defragmentation() []Benchmark {
 			{Name: "evictions-per-gang-lowest-priority-first", Unit: "pods", Better: Lower, Statistics: []Statistic{Median}},
 		},
 		Run: measureEvictions,
+	}, {
+		Name:   "consolidation",
+		About:  "the domain found that is worth making whole most, and each of its pods shown a place elsewhere, by the scheduler's allocator; 1,000 nodes × 8 GPUs, all pods opted in",
+		Series: []Series{{Name: consolidationSeries, Unit: "ms", Better: Lower, Statistics: []Statistic{P50, P99.With(50)}}},
+		Run:    measureConsolidation,
 	}}
 }
+
+var consolidationSeries = fmt.Sprintf("consolidate-%d-nodes", defragNodes)
 
 func defragSeries(gang string) string {
 	return fmt.Sprintf("make-room-%s-on-%d-nodes", gang, defragNodes)
@@ -140,6 +147,28 @@ func measureDefrag(ctx context.Context, _ *Lab, samples Samples) error {
 			if i >= plannerWarmUp {
 				samples.Add(defragSeries(gang.name), took.Seconds()*1000)
 			}
+		}
+	}
+	return nil
+}
+
+func measureConsolidation(ctx context.Context, _ *Lab, samples Samples) error {
+	cluster := newDefragCluster(defragNodes, rand.New(rand.NewPCG(1, 2)))
+	for _, pod := range cluster.pods {
+		pod := pod.DeepCopy()
+		pod.Labels = map[string]string{v1alpha1.MovableLabel: "true"}
+		cluster.SetPod(pod)
+	}
+	maker := defrag.NewMaker(defrag.DefaultLimits(), clock.RealClock{})
+	for i := range plannerWarmUp + plannerRounds {
+		start := time.Now()
+		found := maker.Consolidate(ctx, cluster.Cluster, defrag.DefaultConsolidationMoves)
+		took := time.Since(start)
+		if !found.Found() || len(found.Moves) != 1 {
+			return fmt.Errorf("consolidate: %s: %s, want one move", found.Reason, found.Message)
+		}
+		if i >= plannerWarmUp {
+			samples.Add(consolidationSeries, took.Seconds()*1000)
 		}
 	}
 	return nil

@@ -21,9 +21,6 @@ import (
 // collectTimeout bounds the answer to one scrape; everything is read from memory.
 const collectTimeout = 5 * time.Second
 
-// gangSizes are the numbers of devices for which fragmentation is exported: those that jobs ask for.
-var gangSizes = []int{2, 4, 8}
-
 // domains is what is measured: placement.Cluster.
 type domains interface{ Domains() []fragmentation.Domain }
 
@@ -103,7 +100,7 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	for state, n := range states {
 		gauge(c.gangs, float64(n), state)
 	}
-	report := fragmentation.Measure(c.domain.Domains(), gangSizes)
+	report := fragmentation.Measure(c.domain.Domains(), fragmentation.Sizes())
 	measures := func(d levelDescs, m fragmentation.Measures, level ...string) {
 		for state, n := range map[string]int{"free": m.Free, "in_use": m.InUse, "unusable": m.Total - m.Free - m.InUse} {
 			gauge(d.devices, float64(n), append(level, state)...)

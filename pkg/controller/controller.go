@@ -60,6 +60,8 @@ type Config struct {
 	Workers int
 	// Defrag bounds what is moved to make room for gangs.
 	Defrag defrag.Limits
+	// Consolidation says how to look for pods that are worth moving while no gang waits; nil: not at all.
+	Consolidation *Consolidation
 	// SweepInterval is the time between two searches for objects of gangs that are gone.
 	SweepInterval time.Duration
 	// Listener, where not nil, serves /metrics, /healthz and /readyz. Run closes it.
@@ -182,7 +184,14 @@ func add(ctx context.Context, m manager.Manager, config Config) error {
 	if err := addController(m, r, looks, config.Workers, feed.Synced); err != nil {
 		return err
 	}
-	for _, run := range []func(context.Context){planner.Run, watched.Run, sweeper.Run, idle.Run} {
+	runs := []func(context.Context){planner.Run, watched.Run, sweeper.Run, idle.Run}
+	if config.Consolidation != nil {
+		runs = append(runs, (&consolidator{
+			Consolidation: *config.Consolidation, reader: m.GetClient(), waits: planner.Waits, synced: feed.Synced, events: events, metrics: metrics, clock: config.Clock,
+			search: func(ctx context.Context, most int) *defrag.Consolidation { return maker.Consolidate(ctx, state, most) },
+		}).Run)
+	}
+	for _, run := range runs {
 		if err := m.Add(runnable{run: run, leader: true}); err != nil {
 			return err
 		}

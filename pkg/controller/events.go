@@ -71,9 +71,7 @@ func (s *eventSender) eventf(gang types.NamespacedName, regarding, related runti
 
 // digest names the message, or the one that was shown last where too many have been.
 func (s *eventSender) digest(gang types.NamespacedName, reason, message string) string {
-	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(message)) // never fails
-	digest := fmt.Sprintf("%08x", sum.Sum32())
+	digest := digestOf(message)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shown[gang] == nil {
@@ -88,6 +86,12 @@ func (s *eventSender) digest(gang types.NamespacedName, reason, message string) 
 		last.digest = digest
 	}
 	return last.digest
+}
+
+func digestOf(message string) string {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(message)) // never fails
+	return fmt.Sprintf("%08x", sum.Sum32())
 }
 
 // forget drops what is known of a GangClaim that is gone.
@@ -119,4 +123,10 @@ func note(message string) string {
 func (s *eventSender) bareOrphan(pod *corev1.Pod, claim *resourceapi.ResourceClaim) {
 	s.recorder.Eventf(pod, claim, corev1.EventTypeWarning, "GangClaimGone", "Sweep", "%s",
 		note("The GangClaim of this pod was deleted before the gang started, so the pod will not start, and holds its devices: delete the pod."))
+}
+
+// worthMoving says at a pod, which has opted in, that its move would make a domain whole.
+func (s *eventSender) worthMoving(pod *corev1.Pod, message string) {
+	message = note("No gang waits, and nothing is evicted. It would be worth it to " + message)
+	s.recorder.Eventf(pod, nil, corev1.EventTypeNormal, "WorthMoving", "Consolidate-"+digestOf(message), "%s", message)
 }

@@ -34,6 +34,11 @@ type metrics struct {
 	evictions *prometheus.CounterVec
 	unblocked prometheus.Counter
 	search    prometheus.Histogram
+
+	consolidations      *prometheus.CounterVec
+	consolidationSearch prometheus.Histogram
+	suggestedMoves      prometheus.Gauge
+	suggestedGain       *prometheus.GaugeVec
 }
 
 func newMetrics(registry prometheus.Registerer, version string) *metrics {
@@ -75,6 +80,7 @@ func newMetrics(registry prometheus.Registerer, version string) *metrics {
 	registry.MustRegister(m.planDuration, m.planGangs, m.actions, m.conflicts, m.errors, m.swept, m.stepSeconds,
 		m.starts, m.takenBack, m.idleSeconds, m.offenders, build)
 	m.addDefrag(registry)
+	m.addConsolidation(registry)
 	return m
 }
 

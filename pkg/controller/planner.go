@@ -159,6 +159,13 @@ func (p *planner) Ask(g placement.Gang) (placement.Decision, bool) {
 	return answer, true
 }
 
+// Waits says that a gang waits for a plan, or has one that is not written yet.
+func (p *planner) Waits() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.waiting) > 0 || len(p.taken) > 0
+}
+
 // AskAgain brings all gangs up that wait: what they ask may have changed without a change to them.
 func (p *planner) AskAgain() {
 	p.mu.Lock()

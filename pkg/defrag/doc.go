@@ -1,7 +1,8 @@
 // Copyright The Switchyard Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package defrag finds the cheapest pods to move so that a gang that has no place gets one.
+// Package defrag finds the cheapest pods to move so that a gang that has no place gets one, and, while no gang waits,
+// those whose move makes room for the most gangs ([Maker.Consolidate]).
 //
 // [Maker] is asked by pkg/placement, as its RoomMaker, for each gang that waits and whose GangClaim says
 // defragmentation: Plan or Evict. It says which pods may be moved and what that costs (rules.go), lets placement

@@ -64,9 +64,9 @@ func (q *inquiry) found(t *placement.Trial, plan *v1alpha1.GangPlan) *v1alpha1.G
 		total.Pods, total.Rank, total.Work = total.Pods+p.Pods, total.Rank+p.Rank, total.Work+p.Work
 		move := q.move(d)
 		r.Moves = append(r.Moves, move)
-		texts = append(texts, fmt.Sprintf("%s/%s (%s → %s, priority %d)", move.Namespace, move.Pod, at(move.From), at(move.To), corev1helpers.PodPriority(d.Pod)))
+		texts = append(texts, moveText(d, move))
 	}
-	r.Cost = fmt.Sprintf("%s, importance %d, lost work %d", count(total.Pods, "pod"), total.Rank, total.Work)
+	r.Cost = costText(total)
 	for _, p := range plan.Placements {
 		name := p.Domain
 		if name == "" {
@@ -78,6 +78,14 @@ func (q *inquiry) found(t *placement.Trial, plan *v1alpha1.GangPlan) *v1alpha1.G
 	}
 	r.Message = fmt.Sprintf("evict %s: %s. The gang then gets %s", count(len(texts), "pod"), few(texts), few(r.Domains))
 	return r
+}
+
+func moveText(d placement.Destination, move v1alpha1.GangMove) string {
+	return fmt.Sprintf("%s/%s (%s → %s, priority %d)", move.Namespace, move.Pod, at(move.From), at(move.To), corev1helpers.PodPriority(d.Pod))
+}
+
+func costText(total placement.Price) string {
+	return fmt.Sprintf("%s, importance %d, lost work %d", count(total.Pods, "pod"), total.Rank, total.Work)
 }
 
 func (q *inquiry) move(d placement.Destination) v1alpha1.GangMove {

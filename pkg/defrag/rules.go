@@ -32,6 +32,8 @@ const (
 	// NotReplaced means that no controller would replace the pod, or only on its own node, or that this is not known
 	// of its controller and the pod has not opted in.
 	NotReplaced = "NotReplaced"
+	// NotOptedIn means that the pod has no label that lets it be moved while no gang waits.
+	NotOptedIn = "NotOptedIn"
 	// PriorityNotLower means that the pod's priority is not lower than the gang's and it has not opted in.
 	PriorityNotLower = "PriorityNotLower"
 	// HigherPriority means that the pod has opted in, and has a higher priority than the gang.
@@ -67,6 +69,7 @@ var rules = []rule{
 	{GangMember, gangMember},
 	{SeveralDevices, severalDevices},
 	{SharedCounters, sharedCounters},
+	{NotOptedIn, notOptedIn},
 	{NotReplaced, notReplaced},
 	{HigherPriority, higherPriority},
 	{PriorityNotLower, priorityNotLower},
@@ -123,6 +126,14 @@ func sharedCounters(_ *inquiry, r placement.Resident) string {
 	return ""
 }
 
+// notOptedIn is asked where no gang gains: then a low priority alone is no reason to move a pod.
+func notOptedIn(q *inquiry, r placement.Resident) string {
+	if q.gang.Claim == nil && !movable(r.Pod) {
+		return fmt.Sprintf("has no label %s=true", v1alpha1.MovableLabel)
+	}
+	return ""
+}
+
 // notReplaced knows only the controllers of which it is sure that each pod is replaced alone, and by one that does not
 // remember the loss. With others a pod may be one of a group that ends with it, or its end may be counted as a failure: a
 // Job with backoffLimit 0, a worker of a PyTorchJob, a RayCluster or an MPIJob. Who owns these can say that it is all right.
@@ -170,7 +181,7 @@ func toleratesFence(_ *inquiry, r placement.Resident) string {
 }
 
 func higherPriority(q *inquiry, r placement.Resident) string {
-	if p := corev1helpers.PodPriority(r.Pod); p > q.gang.Priority {
+	if p := corev1helpers.PodPriority(r.Pod); q.gang.Claim != nil && p > q.gang.Priority {
 		return fmt.Sprintf("has priority %d, above the gang's %d", p, q.gang.Priority)
 	}
 	return ""

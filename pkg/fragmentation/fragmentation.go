@@ -14,6 +14,9 @@ import (
 	"slices"
 )
 
+// Sizes are the numbers of devices in one domain that jobs ask for, where nobody names others.
+func Sizes() []int { return []int{2, 4, 8} }
+
 // Domain is the part of an NVSwitch domain that is on one node and of one product. A domain that spans
 // nodes, such as the fabric of a rack, is several values of the same name.
 type Domain struct {

@@ -21,3 +21,9 @@ func Reserves(claim *v1alpha1.GangClaim) bool {
 	}
 	return true
 }
+
+// Starting says that a gang has a plan and has not been seen running on it.
+func Starting(claim *v1alpha1.GangClaim) bool {
+	plan := claim.Status.Plan
+	return plan != nil && plan.Step != v1alpha1.StepHolding && plan.Step != v1alpha1.StepUnfencing
+}

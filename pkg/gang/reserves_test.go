@@ -38,3 +38,18 @@ func TestReserves(t *testing.T) {
 		}
 	}
 }
+
+func TestStarting(t *testing.T) {
+	for step, want := range map[v1alpha1.GangStep]bool{
+		"": false, v1alpha1.StepFencing: true, v1alpha1.StepEvicting: true, v1alpha1.StepStarting: true, v1alpha1.StepTakingBack: true,
+		v1alpha1.StepHolding: false, v1alpha1.StepUnfencing: false,
+	} {
+		claim := &v1alpha1.GangClaim{}
+		if step != "" {
+			claim.Status.Plan = &v1alpha1.GangPlan{Step: step}
+		}
+		if got := Starting(claim); got != want {
+			t.Errorf("step %q: %t, want %t", step, got, want)
+		}
+	}
+}

@@ -24,7 +24,7 @@ import (
 func newDefrag(c connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "defrag",
-		Short: "See which pods would have to move to make room for a gang",
+		Short: "See which pods would have to move to make room for a gang, or are worth moving",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return errors.New("name a subcommand: plan")
@@ -44,25 +44,34 @@ type defragOptions struct {
 func newDefragPlan(c connection) *cobra.Command {
 	o := defragOptions{limits: defrag.DefaultLimits()}
 	cmd := &cobra.Command{
-		Use:   "plan --gang [NAMESPACE/]NAME",
-		Short: "Show the cheapest moves after which a gang fits, and evict nothing",
-		Long: `Show the cheapest moves after which a gang fits, and evict nothing.
+		Use:   "plan [--gang [NAMESPACE/]NAME]",
+		Short: "Show the cheapest moves after which a gang fits, or those that are worth most, and evict nothing",
+		Long: `Show the cheapest moves after which a gang fits, and evict nothing. Without --gang, show what background consolidation
+would do: the moves that make a domain whole and raise the number of runnable gangs most for each eviction, of pods with
+the label switchyard.dev/movable=true only.
 
 The planner is that of the controller, on the objects as they are now, whatever the gang's spec.defragmentation is. Its
 limits are those that the controller has by default: name them here, too, if yours has others.`,
 		Example: `  kubectl switchyard defrag plan --gang ml/llama-tp4
-  kubectl switchyard defrag plan --gang llama-tp4 -n ml -o wide   # and which pods are left alone, and why`,
+  kubectl switchyard defrag plan --gang llama-tp4 -n ml -o wide   # and which pods are left alone, and why
+  kubectl switchyard defrag plan   # what is worth moving while no gang waits`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.validate(); err != nil {
 				return err
 			}
+			if o.gang == "" && !cmd.Flags().Changed("gang") {
+				if !cmd.Flags().Changed("max-moves") {
+					o.limits.Moves = defrag.DefaultConsolidationMoves
+				}
+				return o.consolidate(cmd.Context(), c, cmd.OutOrStdout())
+			}
 			return o.run(cmd.Context(), c, cmd.OutOrStdout())
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.gang, "gang", "", "The GangClaim, as NAMESPACE/NAME or NAME.")
-	flags.IntVar(&o.limits.Moves, "max-moves", o.limits.Moves, "How many pods are moved, at most; the controller's --defrag-max-moves.")
+	flags.StringVar(&o.gang, "gang", "", "The GangClaim, as NAMESPACE/NAME or NAME. Without it: what is worth moving while no gang waits.")
+	flags.IntVar(&o.limits.Moves, "max-moves", o.limits.Moves, fmt.Sprintf("How many pods are moved, at most; the controller's --defrag-max-moves. Without --gang: its --consolidation-max-moves, %d by default.", defrag.DefaultConsolidationMoves))
 	flags.DurationVar(&o.limits.GracePeriod, "max-grace-period", o.limits.GracePeriod, "Pods that may take longer to end are not moved; the controller's --defrag-max-grace-period.")
 	if err := cmd.RegisterFlagCompletionFunc("gang", completeGangs(c)); err != nil {
 		panic(err) // the flag does not exist
@@ -74,9 +83,6 @@ limits are those that the controller has by default: name them here, too, if you
 
 func (o *defragOptions) validate() error {
 	var errs []error
-	if o.gang == "" {
-		errs = append(errs, errors.New("--gang must be set: the GangClaim, as NAMESPACE/NAME"))
-	}
 	if o.limits.Moves < 1 || o.limits.Moves > defrag.MaxMoves {
 		errs = append(errs, fmt.Errorf("--max-moves %d is not between 1 and %d", o.limits.Moves, defrag.MaxMoves))
 	}
@@ -201,10 +207,16 @@ func (s *snapshot) defragView(g *v1alpha1.GangClaim, a answer) defragView {
 	for _, r := range a.room.RuledOut {
 		v.RuledOut = append(v.RuledOut, ruledOutView(r))
 	}
+	v.Moves = append(v.Moves, s.moveViews(a.room.Moves)...)
+	return v
+}
+
+func (s *snapshot) moveViews(moves []v1alpha1.GangMove) []moveView {
+	list := []moveView{}
 	place := func(p v1alpha1.GangMovePlace) placeView {
 		return placeView{Node: p.Node, Domain: p.Domain, Device: p.Device, Index: s.indexOf(p.Pool, p.Device)}
 	}
-	for _, m := range a.room.Moves {
+	for _, m := range moves {
 		view := moveView{
 			Pod: m.Namespace + "/" + m.Pod, Claim: m.Namespace + "/" + m.Claim,
 			From: place(m.From), To: place(m.To), GracePeriodSeconds: m.GracePeriodSeconds, Why: m.Why,
@@ -213,9 +225,9 @@ func (s *snapshot) defragView(g *v1alpha1.GangClaim, a answer) defragView {
 			view.Priority, view.Created = ptr.Deref(pod.Spec.Priority, 0), pod.CreationTimestamp
 			view.Budget, view.DisruptionsAllowed = s.budgetOf(pod)
 		}
-		v.Moves = append(v.Moves, view)
+		list = append(list, view)
 	}
-	return v
+	return list
 }
 
 // indexOf is the index of a GPU by its device; nil for what is no GPU.
@@ -245,9 +257,14 @@ func (s *snapshot) budgetOf(pod *corev1.Pod) (name string, allowed *int32) {
 }
 
 func (o *defragOptions) text(out io.Writer, s *snapshot, v defragView) error {
-	if len(v.Moves) > 0 {
+	return o.movesText(out, s, v.Moves, v.summary(), v.RuledOut)
+}
+
+// movesText shows moves, a line about them and, where wide, who is left alone.
+func (o *defragOptions) movesText(out io.Writer, s *snapshot, moves []moveView, summary string, ruledOut []ruledOutView) error {
+	if len(moves) > 0 {
 		table := &metav1.Table{ColumnDefinitions: columns("Evict", "From", "Fits", "Priority", "Age", "Budget", "+Grace Period", "+Why")}
-		for _, m := range v.Moves {
+		for _, m := range moves {
 			budget := "-"
 			if m.DisruptionsAllowed != nil {
 				budget = fmt.Sprintf("%s allows %d", m.Budget, *m.DisruptionsAllowed)
@@ -258,14 +275,14 @@ func (o *defragOptions) text(out io.Writer, s *snapshot, v defragView) error {
 			return err
 		}
 	}
-	if _, err := fmt.Fprintln(out, v.summary()); err != nil {
+	if _, err := fmt.Fprintln(out, summary); err != nil {
 		return err
 	}
-	if !o.wide() || len(v.RuledOut) == 0 {
+	if !o.wide() || len(ruledOut) == 0 {
 		return nil
 	}
 	table := &metav1.Table{ColumnDefinitions: columns("Left Alone", "Pods", "Example")}
-	for _, r := range v.RuledOut {
+	for _, r := range ruledOut {
 		row(table, r.Reason, r.Pods, r.Example)
 	}
 	if _, err := fmt.Fprintln(out); err != nil {

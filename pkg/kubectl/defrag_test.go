@@ -114,7 +114,6 @@ func TestDefragPlanFollowsTheClusterAndTheFlags(t *testing.T) {
 func TestDefragPlanErrors(t *testing.T) {
 	c := journey(t).connection(t, interceptor.Funcs{})
 	for want, args := range map[string][]string{
-		"--gang must be set":                    {"defrag", "plan"},
 		"there are ml/llama-tp4":                {"defrag", "plan", "--gang", "ml/llama"},
 		"use NAME or NAMESPACE/NAME":            {"defrag", "plan", "--gang", "a/b/c"},
 		"--max-moves 65 is not between":         {"defrag", "plan", "--gang", "a", "--max-moves", "65"},

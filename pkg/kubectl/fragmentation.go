@@ -47,7 +47,7 @@ With -o wide also the part of the free GPUs that such gangs cannot use (UNUSABLE
 			return o.run(cmd.Context(), c, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().IntSliceVar(&o.sizes, "sizes", []int{2, 4, 8}, "Numbers of GPUs that gangs need in one domain.")
+	cmd.Flags().IntSliceVar(&o.sizes, "sizes", fragmentation.Sizes(), "Numbers of GPUs that gangs need in one domain.")
 	c.addFlags(cmd)
 	o.addFlags(cmd)
 	return cmd

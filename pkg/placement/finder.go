@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 )
 
@@ -92,6 +93,24 @@ func (f *finder) spots(v Resident, needs needs) []*spot {
 	}
 	slices.SortFunc(list, (*spot).compare)
 	f.known[key] = list
+	return list
+}
+
+// search is a victim, and what is free for it.
+type search struct {
+	victim Resident
+	needs  needs
+	spots  []*spot
+}
+
+// searches lists the victims, those with the fewest devices to choose from first.
+func (f *finder) searches(victims []Resident) []search {
+	var list []search
+	for _, v := range victims {
+		needs := f.planner.needsOf([]*corev1.Pod{v.Pod})
+		list = append(list, search{v, needs, f.spots(v, needs)})
+	}
+	slices.SortStableFunc(list, func(a, b search) int { return cmp.Compare(len(a.spots), len(b.spots)) })
 	return list
 }
 

@@ -6,7 +6,6 @@ package placement
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,8 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/dynamic-resource-allocation/cel"
-	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
@@ -166,17 +163,7 @@ func (r *Room) suppose(t *Trial, mayLose func(Resident) bool) (*v1alpha1.GangPla
 	if t.Moves, obstacle = r.relocate(&change, t.Victims, mayLose); obstacle != nil {
 		return nil, nil, obstacle
 	}
-	for _, m := range t.Moves {
-		if m.Node == "" {
-			continue
-		}
-		at := slices.IndexFunc(asked.victims, func(d *destination) bool { return d.name == m.Node })
-		if at < 0 {
-			asked.victims = append(asked.victims, p.destination(m.Node, t.Moves))
-			at = len(asked.victims) - 1
-		}
-		asked.victims[at].claims = append(asked.victims[at].claims, m.held)
-	}
+	asked.victims = p.destinations(t.Moves)
 	return plan, asked, nil
 }
 
@@ -291,17 +278,7 @@ func (r *Room) holds(t *Trial) bool {
 // the tightest fit that breaks no domain; the scheduler chooses by itself.
 func (r *Room) relocate(c *change, victims []Resident, mayLose func(Resident) bool) ([]Destination, *Obstacle) {
 	find := r.finder()
-	type search struct {
-		victim Resident
-		needs  needs
-		spots  []*spot
-	}
-	var searches []search
-	for _, v := range victims {
-		needs := r.planner.needsOf([]*corev1.Pod{v.Pod})
-		searches = append(searches, search{v, needs, find.spots(v, needs)})
-	}
-	slices.SortStableFunc(searches, func(a, b search) int { return cmp.Compare(len(a.spots), len(b.spots)) })
+	searches := find.searches(victims)
 	var moves []Destination
 	for _, s := range searches {
 		at := slices.IndexFunc(s.spots, func(s2 *spot) bool {
@@ -318,12 +295,18 @@ func (r *Room) relocate(c *change, victims []Resident, mayLose func(Resident) bo
 		chosen := s.spots[at]
 		c.plan(chosen.device)
 		c.take(chosen.node, s.victim.pod.requests)
-		moves = append(moves, Destination{Resident: s.victim, Node: chosen.node.name, To: chosen.device.id, Domain: chosen.domain(), FromDomain: r.planner.domainOf(s.victim)})
+		moves = append(moves, r.moveTo(chosen, s.victim))
 	}
-	slices.SortFunc(moves, func(a, b Destination) int {
-		return cmp.Or(cmp.Compare(a.Claim.Namespace, b.Claim.Namespace), cmp.Compare(a.Claim.Name, b.Claim.Name))
-	})
+	slices.SortFunc(moves, Destination.compare)
 	return moves, nil
+}
+
+func (r *Room) moveTo(s *spot, victim Resident) Destination {
+	return Destination{Resident: victim, Node: s.node.name, To: s.device.id, Domain: s.domain(), FromDomain: r.planner.domainOf(victim)}
+}
+
+func (d Destination) compare(o Destination) int {
+	return cmp.Or(cmp.Compare(d.Claim.Namespace, o.Claim.Namespace), cmp.Compare(d.Claim.Name, o.Claim.Name))
 }
 
 // domainOf is the domain of a victim's device.
@@ -343,12 +326,8 @@ func (c *Cluster) Elsewhere(gang *v1alpha1.GangClaim, victims []Resident) *Obsta
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	for _, v := range victims {
-		for _, a := range room.finder().alternatives(v.Claim) {
-			if len(c.missing(a.view)) > 0 {
-				return &Obstacle{Victim: &v, Interrupted: true, Why: "its selectors could not be evaluated on all devices"}
-			}
-		}
+	if obstacle := room.unevaluated(victims); obstacle != nil {
+		return obstacle
 	}
 	change := change{Cluster: c}
 	defer change.undo()
@@ -364,68 +343,14 @@ func (c *Cluster) Elsewhere(gang *v1alpha1.GangClaim, victims []Resident) *Obsta
 	return obstacle
 }
 
-// destination is a node to which victims would go, as the allocator is to see it.
-type destination struct {
-	question
-	claims  []*claim
-	cel     *cel.Cache
-	classes classes
-	domains map[DeviceID]string
-}
-
-var errNoDevice = errors.New("none is free")
-
-// destination copies what the allocator looks at on a node: with the devices of the gang and of everyone who has
-// or is planned to have one, but not the destinations of the victims.
-func (c *Cluster) destination(name string, moves []Destination) *destination {
-	n := c.nodes[name]
-	at := &destination{question: question{name: name, node: n.object}, cel: c.cel, classes: maps.Clone(c.classes), domains: map[DeviceID]string{}}
-	at.look(n)
-	for _, p := range n.pools {
-		for _, d := range p.devices {
-			if d.domain != nil {
-				at.domains[d.id] = d.domain.name
-			}
-			goal := slices.ContainsFunc(moves, func(m Destination) bool { return m.To == d.id })
-			if !goal && (d.use.planned || len(d.use.reserved) > 0) {
-				at.state.AllocatedDevices.Insert(structured.MakeDeviceID(d.id.Driver, d.id.Pool, d.id.Device))
+// unevaluated names a victim whose selectors are not evaluated on all devices, if there is one.
+func (r *Room) unevaluated(victims []Resident) *Obstacle {
+	for _, v := range victims {
+		for _, a := range r.finder().alternatives(v.Claim) {
+			if len(r.planner.missing(a.view)) > 0 {
+				return &Obstacle{Victim: &v, Interrupted: true, Why: "its selectors could not be evaluated on all devices"}
 			}
 		}
-	}
-	return at
-}
-
-// ask has the victims' claims allocated on the node, one after the other, and notes which devices they get.
-func (at *destination) ask(ctx context.Context, t *Trial) *Obstacle {
-	ctx, cancel := context.WithTimeout(ctx, oracleTime)
-	defer cancel()
-	for _, held := range at.claims {
-		i := slices.IndexFunc(t.Moves, func(m Destination) bool { return m.held == held })
-		got, err := at.allocate(ctx, held.object)
-		if err != nil {
-			return &Obstacle{Victim: &t.Moves[i].Resident, Interrupted: ctx.Err() != nil, Why: fmt.Sprintf(
-				"kube-scheduler's allocator finds no device for it on node %s: %v", at.name, err)}
-		}
-		t.Moves[i].To, t.Moves[i].Domain = got, at.domains[got]
 	}
 	return nil
-}
-
-func (at *destination) allocate(ctx context.Context, object *resourceapi.ResourceClaim) (DeviceID, error) {
-	claim := object.DeepCopy()
-	claim.Status = resourceapi.ResourceClaimStatus{}
-	allocator, err := structured.NewAllocator(ctx, allocatorFeatures, at.state, at.classes, at.slices, at.cel)
-	if err != nil {
-		return DeviceID{}, err
-	}
-	results, err := allocator.Allocate(ctx, at.node, []*resourceapi.ResourceClaim{claim})
-	if err != nil {
-		return DeviceID{}, err
-	}
-	if len(results) != 1 || len(results[0].Devices.Results) != 1 {
-		return DeviceID{}, errNoDevice
-	}
-	got := results[0].Devices.Results[0]
-	at.state.AllocatedDevices.Insert(structured.MakeDeviceID(got.Driver, got.Pool, got.Device))
-	return DeviceID{got.Driver, got.Pool, got.Device}, nil
 }

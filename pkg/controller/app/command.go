@@ -81,6 +81,7 @@ func run(ctx context.Context, o Options) error {
 		Workers:       o.Workers,
 		SweepInterval: o.SweepInterval,
 		Defrag:        o.Defrag,
+		Consolidation: o.consolidation(),
 		Listener:      listener,
 		Registry:      prometheus.NewRegistry(),
 		Clock:         clock.RealClock{},

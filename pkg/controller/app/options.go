@@ -16,6 +16,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 
+	"github.com/switchyard-dev/switchyard/pkg/controller"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
 )
 
@@ -37,10 +38,20 @@ type Options struct {
 	// Defrag bounds what is moved for gangs with spec.defragmentation Evict.
 	Defrag defrag.Limits
 
+	// ConsolidationMode is ConsolidationOff or ConsolidationSuggest.
+	ConsolidationMode string
+	Consolidation     controller.Consolidation
+
 	MetricsAddress string
 
 	Logging *logsapi.LoggingConfiguration
 }
+
+// Values of --consolidation.
+const (
+	ConsolidationOff     = "Off"
+	ConsolidationSuggest = "Suggest"
+)
 
 // NewOptions returns the defaults. getenv is where --leader-elect-namespace comes from when the flag is
 // not given: os.Getenv.
@@ -58,6 +69,9 @@ func NewOptions(getenv func(string) string) *Options {
 		SweepInterval: time.Minute,
 
 		Defrag: defrag.DefaultLimits(),
+
+		ConsolidationMode: ConsolidationOff,
+		Consolidation:     controller.Consolidation{Interval: 5 * time.Minute, Moves: defrag.DefaultConsolidationMoves},
 
 		MetricsAddress: ":8080",
 
@@ -88,6 +102,10 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.Defrag.GracePeriod, "defrag-max-grace-period", o.Defrag.GracePeriod, "Pods with a longer terminationGracePeriodSeconds are not moved: while a pod ends, the devices that it leaves are reserved and idle.")
 	fs.BoolVar(&o.Defrag.Preempt, "defrag-preempt", o.Defrag.Preempt, "Evict pods of a lower priority than the gang's even if there is no place for them elsewhere, where a gang with spec.defragmentation: Evict cannot have a place otherwise. kube-scheduler's own preemption frees no devices.")
 
+	fs.StringVar(&o.ConsolidationMode, "consolidation", o.ConsolidationMode, "While no gang waits: Suggest tells, by Events, the log and metrics, which pods with the label switchyard.dev/movable=true are worth moving, so that a domain is whole and more gangs are runnable. Nothing is evicted. Off: nothing is looked for.")
+	fs.DurationVar(&o.Consolidation.Interval, "consolidation-interval", o.Consolidation.Interval, "Time between two searches for pods that are worth moving.")
+	fs.IntVar(&o.Consolidation.Moves, "consolidation-max-moves", o.Consolidation.Moves, "How many pods a domain may have, at most, to be worth making whole.")
+
 	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "TCP address for /metrics, /healthz and /readyz. 0: off.")
 
 	logsapi.AddFlags(o.Logging, fs)
@@ -115,6 +133,7 @@ func (o *Options) Validate() error {
 		fail("sweep-interval", "%v is too short: use 1s or more", o.SweepInterval)
 	}
 	o.validateDefrag(fail)
+	o.validateConsolidation(fail)
 	if o.MetricsAddress != addressOff {
 		if _, _, err := net.SplitHostPort(o.MetricsAddress); err != nil {
 			fail("metrics-address", "%w: use host:port, :port, or 0 to switch it off", err)
@@ -141,6 +160,26 @@ func (o *Options) validateDefrag(fail func(flag, format string, args ...any)) {
 			fail(flag, "must not be negative, got %v", value)
 		}
 	}
+}
+
+func (o *Options) validateConsolidation(fail func(flag, format string, args ...any)) {
+	if o.ConsolidationMode != ConsolidationOff && o.ConsolidationMode != ConsolidationSuggest {
+		fail("consolidation", "must be %s or %s, got %q", ConsolidationOff, ConsolidationSuggest, o.ConsolidationMode)
+	}
+	if o.Consolidation.Interval < time.Second {
+		fail("consolidation-interval", "%v is too short: use 1s or more", o.Consolidation.Interval)
+	}
+	if o.Consolidation.Moves < 1 || o.Consolidation.Moves > defrag.MaxMoves {
+		fail("consolidation-max-moves", "must be from 1 to %d, got %d: to look for nothing set --consolidation to %s", defrag.MaxMoves, o.Consolidation.Moves, ConsolidationOff)
+	}
+}
+
+// consolidation is what the controller is to do while no gang waits; nil for nothing.
+func (o *Options) consolidation() *controller.Consolidation {
+	if o.ConsolidationMode == ConsolidationOff {
+		return nil
+	}
+	return &o.Consolidation
 }
 
 func (o *Options) validateLease(fail func(flag, format string, args ...any)) {
