@@ -56,6 +56,10 @@ clean: ## Remove what was built, and the local cluster
 demo: build ## Show the trap and the way out on a real cluster with simulated GPUs (KEEP=1 leaves it up)
 	$(GO) run ./demo
 
+.PHONY: demo-sharing
+demo-sharing: build ## Show partitions, shares by MPS, and a sick GPU drained, on the same cluster (KEEP=1 leaves it up)
+	$(GO) run ./demo sharing
+
 .PHONY: cluster-up
 cluster-up: build ## Start the local cluster: two nodes, no GPUs yet
 	bin/localcluster up

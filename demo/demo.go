@@ -19,10 +19,12 @@ type demo struct {
 	cluster *cluster.Cluster
 	out     io.Writer
 	checks  int
+	// target is that of the Makefile.
+	target string
 }
 
 func newDemo(c *cluster.Cluster, out io.Writer) *demo {
-	return &demo{cluster: c, out: out}
+	return &demo{cluster: c, out: out, target: "demo"}
 }
 
 // A step returns the line that sums it up; what it prints itself comes before that line's details.
@@ -31,8 +33,8 @@ type step struct {
 	run   func(context.Context) (summary string, details []string, err error)
 }
 
-func (d *demo) play(ctx context.Context) error {
-	steps := []step{
+func (d *demo) gangSteps() []step {
+	return []step{
 		{"tools", d.tools},
 		{"cluster", d.up},
 		{"Switchyard", d.install},
@@ -44,6 +46,9 @@ func (d *demo) play(ctx context.Context) error {
 		{"any owner", d.owners},
 		{"room", d.makeRoom},
 	}
+}
+
+func (d *demo) play(ctx context.Context, steps []step) error {
 	for i, s := range steps {
 		start := time.Now()
 		summary, details, err := s.run(ctx)
@@ -66,7 +71,7 @@ func (d *demo) close(keep bool) error {
 		d.print("The cluster is up. To play with it:\n" + d.cluster.ShellHint() + "\nTo end it: make cluster-down")
 		return nil
 	}
-	d.print("KEEP=1 make demo leaves the cluster up.")
+	d.print("KEEP=1 make " + d.target + " leaves the cluster up.")
 	return nil
 }
 

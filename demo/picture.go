@@ -25,8 +25,14 @@ var (
 // gpu is one published device, and the claim that holds it.
 type gpu struct {
 	node, name, uuid, product, domain string
-	index, numa                       int64
-	claim                             string
+	// parent and profile are a partition's: the UUID of its GPU, and what it is.
+	parent, profile string
+	// sharing is how a shared GPU is shared.
+	sharing string
+	// taints are "<value>:<effect>".
+	taints      []string
+	index, numa int64
+	claim       string
 }
 
 // picture is what the API server says about the cluster's GPUs: slices and allocations, nothing else.
@@ -53,6 +59,10 @@ func newPicture(published []resourceapi.ResourceSlice, claims []resourceapi.Reso
 		for _, dev := range slice.Spec.Devices {
 			g := gpu{node: slice.Spec.Pool.Name, name: dev.Name, claim: holder[[2]string{slice.Spec.Pool.Name, dev.Name}]}
 			g.uuid, g.product, g.domain = text(dev, "uuid"), text(dev, "productName"), text(dev, "nvswitchDomain")
+			g.parent, g.profile, g.sharing = text(dev, "parentUUID"), text(dev, "profile"), text(dev, "sharing")
+			for _, taint := range dev.Taints {
+				g.taints = append(g.taints, taint.Value+":"+string(taint.Effect))
+			}
 			g.index, g.numa = number(dev, "index"), number(dev, "resource.kubernetes.io/numaNode")
 			p = append(p, g)
 		}
@@ -97,6 +107,22 @@ func (p picture) of(claimPrefix string) picture {
 		}
 	}
 	return held
+}
+
+// where returns the GPUs, partitions and shares that satisfy a condition.
+func (p picture) where(ok func(gpu) bool) picture {
+	return slices.DeleteFunc(slices.Clone(p), func(g gpu) bool { return !ok(g) })
+}
+
+// parents returns the distinct GPUs whose partitions they are.
+func (p picture) parents() []string {
+	var uuids []string
+	for _, g := range p {
+		if !slices.Contains(uuids, g.parent) {
+			uuids = append(uuids, g.parent)
+		}
+	}
+	return uuids
 }
 
 // onNode returns the GPUs of one node.
