@@ -189,7 +189,7 @@ func (d *demo) mpsPair(ctx context.Context) (string, []string, error) {
 			return "", nil, err
 		}
 		gpus = append(gpus, strings.TrimSpace(listing))
-		details = append(details, fmt.Sprintf("%s: %s of the multiprocessors and memory, of %s", pod.name, subject.Render(pod.limits), gpus[len(gpus)-1]))
+		details = append(details, fmt.Sprintf("%s: multiprocessors and memory %s of %s", pod.name, subject.Render(pod.limits), gpus[len(gpus)-1]))
 	}
 	if err := d.check(gpus[0] == gpus[1], "both pods see one GPU, see %q", gpus); err != nil {
 		return "", nil, err
@@ -272,7 +272,8 @@ func (d *demo) replacement(ctx context.Context, first string, sick gpu) (pod str
 	}); err != nil {
 		return "", nil, err
 	}
-	p, err := d.picture(ctx)
+	// The claim of the first pod goes a little after it.
+	p, err := d.wait(ctx, "the claim of the deleted pod to go", func(p picture) bool { return len(p.of("service-")) == 1 })
 	if err != nil {
 		return "", nil, err
 	}
