@@ -215,13 +215,22 @@ func (r *runner) set(want []byte) {
 	}
 }
 
+// wanted reads what is wanted. A poke that told of it is used up: else the daemon would be ended and started again at once.
+func (s *Supervisor) wanted(r *runner) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-r.poke:
+	default:
+	}
+	return r.want
+}
+
 // serve keeps a daemon as it is wanted, until it is not wanted any more or ctx ends.
 func (s *Supervisor) serve(ctx context.Context, id string, r *runner) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "daemon", id))
 	for {
-		s.mu.Lock()
-		want := r.want
-		s.mu.Unlock()
+		want := s.wanted(r)
 		if want == nil && s.retire(ctx, id, r) {
 			return
 		}

@@ -70,6 +70,25 @@ func (m *machine) must(err error) {
 	}
 }
 
+func TestADaemonIsStartedOnceForWhatIsWanted(t *testing.T) {
+	s, r := NewSupervisor(Options{}), &runner{poke: make(chan struct{}, 1)}
+	r.set([]byte("spec")) // as look does, before or after serve begins
+	if want := s.wanted(r); string(want) != "spec" {
+		t.Errorf("wanted is %q", want)
+	}
+	select {
+	case <-r.poke:
+		t.Error("the daemon that was just started would be ended for the spec that it was started with")
+	default:
+	}
+	r.set([]byte("other"))
+	select {
+	case <-r.poke:
+	default:
+		t.Error("a change after the daemon was started is not told")
+	}
+}
+
 // supervise runs a supervisor until the function is called or the test ends.
 func (m *machine) supervise() (stop func()) {
 	m.Helper()
