@@ -115,7 +115,6 @@ func (d *discovery) look(ctx context.Context) time.Duration {
 		d.failed(ctx, err)
 		return min(d.config.DiscoveryInterval, fastDiscovery<<min(d.failures-1, 10))
 	}
-	d.conditions.clear(conditionDiscovery)
 	if d.failures > 0 {
 		klog.FromContext(ctx).Info("NVML answers again", "gpus", len(seen.GPUs))
 		d.events.normal(reasonNVMLRecovered, "NVML answers again and lists %d GPUs", len(seen.GPUs))
@@ -141,6 +140,7 @@ func (d *discovery) look(ctx context.Context) time.Duration {
 	if d.reconfigure(ctx) {
 		d.spread(ctx)
 	}
+	d.conditions.clear(conditionDiscovery) // not before claims are prepared by what was seen
 	// Devices that could not be prepared would only draw pods to this node, so nothing is published
 	// before there are CDI edits for the first time.
 	if d.specsFor != nil {
