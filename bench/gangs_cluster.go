@@ -32,6 +32,7 @@ import (
 	"github.com/switchyard-dev/switchyard/test/harness/claim"
 	"github.com/switchyard-dev/switchyard/test/harness/controlplane"
 	"github.com/switchyard-dev/switchyard/test/harness/fleet"
+	"github.com/switchyard-dev/switchyard/test/harness/ports"
 	"github.com/switchyard-dev/switchyard/test/harness/process"
 )
 
@@ -130,11 +131,11 @@ func (c *gangCluster) startController(ctx context.Context) error {
 	if err := c.WriteKubeconfig(kubeconfig, token); err != nil {
 		return err
 	}
-	ports, err := controlplane.FreePorts(1)
+	free, err := ports.Free(1)
 	if err != nil {
 		return err
 	}
-	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
+	address := fmt.Sprintf("127.0.0.1:%d", free[0])
 	c.controller, err = process.Start(process.Options{
 		Path: controllerProgram,
 		Args: []string{

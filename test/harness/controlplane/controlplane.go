@@ -19,7 +19,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,6 +28,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/switchyard-dev/switchyard/test/harness/ports"
 	"github.com/switchyard-dev/switchyard/test/harness/process"
 )
 
@@ -96,24 +96,24 @@ func Start(ctx context.Context, o Options) (_ *ControlPlane, err error) {
 	if err := cp.writeCredentials(); err != nil {
 		return nil, err
 	}
-	ports, err := FreePorts(3)
+	free, err := ports.Free(3)
 	if err != nil {
 		return nil, err
 	}
-	etcdURL := fmt.Sprintf("http://127.0.0.1:%d", ports[0])
-	cp.server = fmt.Sprintf("https://127.0.0.1:%d", ports[2])
+	etcdURL := fmt.Sprintf("http://127.0.0.1:%d", free[0])
+	cp.server = fmt.Sprintf("https://127.0.0.1:%d", free[2])
 
 	if err := cp.run(o.BinDir, "etcd",
 		"--data-dir="+filepath.Join(o.Dir, "etcd"),
 		"--listen-client-urls="+etcdURL, "--advertise-client-urls="+etcdURL,
-		fmt.Sprintf("--listen-peer-urls=http://127.0.0.1:%d", ports[1]),
+		fmt.Sprintf("--listen-peer-urls=http://127.0.0.1:%d", free[1]),
 		"--unsafe-no-fsync", "--log-level=warn",
 	); err != nil {
 		return nil, err
 	}
 	if err := cp.run(o.BinDir, "kube-apiserver", append(o.apiServerArgs(),
 		"--etcd-servers="+etcdURL,
-		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[2]),
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", free[2]),
 		"--cert-dir="+filepath.Join(o.Dir, "pki"),
 		"--token-auth-file="+cp.tokenFile(),
 		"--service-account-key-file="+cp.serviceAccountKey(),
@@ -167,12 +167,12 @@ func (cp *ControlPlane) runControllers(o Options) error {
 	if err := cp.WriteKubeconfig(kubeconfig, adminToken); err != nil {
 		return err
 	}
-	ports, err := FreePorts(2)
+	free, err := ports.Free(2)
 	if err != nil {
 		return err
 	}
 	if o.Scheduler {
-		cp.scheduler = fmt.Sprintf("127.0.0.1:%d", ports[0])
+		cp.scheduler = fmt.Sprintf("127.0.0.1:%d", free[0])
 		if o.SchedulerConfig != "" {
 			config := filepath.Join(cp.dir, "scheduler.config")
 			if err := os.WriteFile(config, fmt.Appendf(nil, o.SchedulerConfig, kubeconfig), 0o600); err != nil {
@@ -182,7 +182,7 @@ func (cp *ControlPlane) runControllers(o Options) error {
 		}
 		if err := cp.run(o.BinDir, "kube-scheduler", slices.Concat(o.gates(), o.SchedulerArgs, []string{
 			"--kubeconfig=" + kubeconfig, "--leader-elect=false",
-			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
+			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", free[0]),
 			"--authorization-always-allow-paths=/metrics",
 		})...); err != nil {
 			return err
@@ -191,7 +191,7 @@ func (cp *ControlPlane) runControllers(o Options) error {
 	if o.ControllerManager {
 		return cp.run(o.BinDir, "kube-controller-manager", slices.Concat(o.gates(), o.ControllerManagerArgs, []string{
 			"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--controllers=*,-node-lifecycle-controller",
-			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[1]),
+			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", free[1]),
 			"--service-account-private-key-file=" + cp.serviceAccountKey(), "--root-ca-file=" + cp.caFile,
 			"--use-service-account-credentials=true",
 		})...)
@@ -225,7 +225,7 @@ const secondScheduler = `{
 // StartSecondScheduler runs another kube-scheduler beside the first one, for pods whose schedulerName is name. The
 // caller kills it.
 func (cp *ControlPlane) StartSecondScheduler(binDir, name string, args ...string) (*process.Process, error) {
-	ports, err := FreePorts(1)
+	free, err := ports.Free(1)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +237,7 @@ func (cp *ControlPlane) StartSecondScheduler(binDir, name string, args ...string
 		return nil, fmt.Errorf("configure scheduler %s: %w", name, err)
 	}
 	return cp.startProgram(binDir, "kube-scheduler", name, slices.Concat(args, []string{
-		"--config=" + config, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
+		"--config=" + config, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", free[0]),
 	})...)
 }
 
@@ -283,19 +283,4 @@ func (cp *ControlPlane) writeCredentials() error {
 		return fmt.Errorf("write service account key: %w", err)
 	}
 	return nil
-}
-
-// FreePorts returns n TCP ports of 127.0.0.1 that nobody listens on.
-func FreePorts(n int) ([]int, error) {
-	ports := make([]int, 0, n)
-	for range n {
-		// All stay open until the last one is found, so that no port comes twice.
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/switchyard-dev/switchyard/test/harness/ports"
 	"github.com/switchyard-dev/switchyard/test/harness/process"
 )
 
@@ -45,10 +47,11 @@ type Plugin struct {
 
 // Start executes the plugin on the node. It does not wait for anything.
 func (n *Node) Start(o Options) (*Plugin, error) {
-	address, err := freeAddress()
+	free, err := ports.Free(1)
 	if err != nil {
 		return nil, err
 	}
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(free[0]))
 	hardware := []string{"plugin", "--sim-dir=" + n.SimDir()}
 	if o.DriverRoot != "" {
 		hardware = []string{"--driver-root=" + o.DriverRoot, "--sysfs-root=" + n.GPUs.SysfsRoot()}
@@ -77,16 +80,6 @@ func (n *Node) Start(o Options) (*Plugin, error) {
 		return nil, fmt.Errorf("start the plugin on node %s: %w", n.Name, err)
 	}
 	return &Plugin{Process: p, node: n, http: address}, nil
-}
-
-// freeAddress returns a TCP address of 127.0.0.1 that nobody listens on.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 // probeTimeout bounds one HTTP request to the plugin.
