@@ -66,7 +66,7 @@ func (s *score) touch(planned, free int, whole bool) {
 
 // evict adds the price of the first n busy devices of an atom.
 func (s *score) evict(prices []Price, n int) {
-	if prices == nil {
+	if len(prices) == 0 {
 		s.evictions += n
 		return
 	}

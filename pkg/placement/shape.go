@@ -30,7 +30,7 @@ type shape struct {
 type atomShape struct {
 	group, domain, numa int
 	free, busy          int
-	prices              []Price // of the busy ones, the cheapest first; nil where each is one eviction
+	prices              []Price // of the busy ones, the cheapest first; none where each is one eviction
 }
 
 // domainShape is a domain as far as it is at the site.
