@@ -136,15 +136,9 @@ func (r *reconciler) adoptRecord(ctx context.Context, claim *resourceapi.Resourc
 	if _, ok := r.store.Get(claim.UID); ok {
 		return nil
 	}
-	seen, _ := r.hardware.load()
-	uuid := func(string) string { return "" }
-	if seen != nil {
-		uuid = seen.uuid
-	}
-	record := newRecord(claim, results, r.bootID, uuid)
-	if configs, err := configsOf(claim, results); err == nil {
-		// Prepare said what is wrong with it, if anything was.
-		_ = applySharing(&record, configs, seen)
+	record, err := r.recordOfRunning(claim, results)
+	if err != nil {
+		return err
 	}
 	err = r.putRecord(record)
 	if kindOf(err) == kindDeviceInUse {
@@ -160,6 +154,32 @@ func (r *reconciler) adoptRecord(ctx context.Context, claim *resourceapi.Resourc
 	r.events.normal(reasonClaimAdopted, "Claim %s/%s has a running pod but no checkpoint record: wrote one", claim.Namespace, claim.Name)
 	klog.FromContext(ctx).Info("Adopted the claim of a running pod", "claim", klog.KObj(claim), "claimUID", claim.UID)
 	return nil
+}
+
+// recordOfRunning is the record that Prepare made of a claim. How a GPU is shared cannot be told before the GPUs are
+// known, and a record without it would end the daemon, and take back the settings, that running programs rely on.
+func (r *reconciler) recordOfRunning(claim *resourceapi.ResourceClaim, results []resourceapi.DeviceRequestAllocationResult) (checkpoint.Record, error) {
+	// Prepare said what is wrong with a claim, if anything was.
+	seen, _ := r.hardware.load()
+	configs, err := configsOf(claim, results)
+	switch {
+	case err != nil && seen != nil:
+		return newRecord(claim, results, r.bootID, seen.uuid), nil
+	case seen != nil:
+		record, _ := r.recordOf(claim, results, configs, seen)
+		return record, nil
+	}
+	record := newRecord(claim, results, r.bootID, func(string) string { return "" })
+	if err == nil {
+		r.setDefaultTimeSlice(configs)
+		_ = applySharing(&record, configs, nil)
+	}
+	if slices.ContainsFunc(record.Devices, func(dev checkpoint.Device) bool {
+		return dev.ShareID != "" || dev.MPSDaemon != "" || dev.TimeSlice != ""
+	}) {
+		return checkpoint.Record{}, errors.New("its GPUs are shared, and no GPU is known yet")
+	}
+	return record, nil
 }
 
 // hasStarted reports whether a container of the pod has ever run, so that its claims were prepared,

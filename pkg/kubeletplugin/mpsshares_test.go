@@ -5,6 +5,9 @@ package kubeletplugin
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -127,6 +130,31 @@ func TestSharesOfAGPUHaveOneMPSDaemonAndLimitsOfTheirOwn(t *testing.T) {
 }
 
 // A container that uses several has the variables of the last.
+func TestAnAdoptedShareByMPSKeepsItsDaemon(t *testing.T) {
+	m, p, f := mpsNode(t, 2)
+	c := m.mpsShare("share", 0, "10Gi", "33")
+	m.pod("share", true)
+	p.mustPrepare(c)
+	want, _ := p.store.Get(c.UID)
+	if err := os.WriteFile(filepath.Join(p.config.PluginDir, checkpointDirName, string(c.UID)+".json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	p = m.start(byMPS(t, "0"))
+	p.reconciler.reconcile(p.ctx) // No GPU is known yet, and so not how it is shared.
+	if len(f.daemons) != 1 || f.modes[gpu(0)] != exclusiveProcess {
+		t.Errorf("before the GPUs are known the daemons are %v, and the compute mode is %q", f.daemons, f.modes[gpu(0)])
+	}
+	m.look(p)
+	p.reconciler.reconcile(p.ctx)
+	if got, ok := p.store.Get(c.UID); !ok || !reflect.DeepEqual(got, want) {
+		t.Errorf("the record was rebuilt as %+v, want %+v", got, want)
+	}
+	if len(f.daemons) != 1 || f.modes[gpu(0)] != exclusiveProcess {
+		t.Errorf("the daemons are %v, and the compute mode is %q", f.daemons, f.modes[gpu(0)])
+	}
+}
+
 func TestTheSharesThatAClaimHasOfOneGPUByMPSAreOne(t *testing.T) {
 	m, p, f := mpsNode(t, 2)
 	c := m.store("both", allocated([]resourceapi.DeviceRequestAllocationResult{

@@ -83,12 +83,8 @@ func (d *Driver) prepareClaim(ctx context.Context, claim *resourceapi.ResourceCl
 		}
 	}
 
-	d.setDefaultTimeSlice(configs)
-	record := newRecord(claim, results, d.bootID, seen.uuid)
-	if err := applySharing(&record, configs, seen); err != nil {
-		return nil, err
-	}
-	if err := limitShares(&record, seen); err != nil {
+	record, err := d.recordOf(claim, results, configs, seen)
+	if err != nil {
 		return nil, err
 	}
 	names, err := d.commit(ctx, claim, record)

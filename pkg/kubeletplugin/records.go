@@ -14,10 +14,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/cdi"
 	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
 	"github.com/switchyard-dev/switchyard/pkg/device"
 )
+
+// recordOf is the record of a claim as it is prepared. With an error it is what could be made of it.
+func (d *Driver) recordOf(claim *resourceapi.ResourceClaim, results []resourceapi.DeviceRequestAllocationResult, configs []v1alpha1.Config, seen *snapshot) (checkpoint.Record, error) {
+	d.setDefaultTimeSlice(configs)
+	record := newRecord(claim, results, d.bootID, seen.uuid)
+	if err := applySharing(&record, configs, seen); err != nil {
+		return record, err
+	}
+	return record, limitShares(&record, seen)
+}
 
 // newRecord describes an allocation for the checkpoint. uuid returns the hardware behind a device.
 func newRecord(claim *resourceapi.ResourceClaim, results []resourceapi.DeviceRequestAllocationResult, bootID string, uuid func(device string) string) checkpoint.Record {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 )
 
 // Where distributions, driver containers and node images put the driver's programs and libraries, below a driver root.
@@ -66,8 +67,13 @@ func linkLibraries(root, dir string) (string, error) {
 	return "", fmt.Errorf("no libcuda.so.1 below %s (looked in %s)", root, strings.Join(libraryDirs, ", "))
 }
 
+// linking is held while links are made: several daemons and GPUs share a directory of them.
+var linking sync.Mutex
+
 // link makes a symbolic link, unless it is there.
 func link(target, path string) error {
+	linking.Lock()
+	defer linking.Unlock()
 	if now, err := os.Readlink(path); err == nil && now == target {
 		return nil
 	}

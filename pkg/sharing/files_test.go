@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 )
 
 func TestSpecsAreReadStrictly(t *testing.T) {
@@ -129,4 +130,30 @@ func FuzzDecodeSpec(f *testing.F) {
 			t.Errorf("read back as %+v, %v", got, err)
 		}
 	})
+}
+
+func TestSeveralMayLinkTheDriversLibrariesAtOnce(t *testing.T) {
+	root := t.TempDir()
+	from := filepath.Join(root, "usr", "lib64")
+	if err := os.MkdirAll(from, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
+		if err := os.WriteFile(filepath.Join(from, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 100 {
+		dir := filepath.Join(t.TempDir(), "lib")
+		var group errgroup.Group
+		for range 4 {
+			group.Go(func() error {
+				_, err := linkLibraries(root, dir)
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
