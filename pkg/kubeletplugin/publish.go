@@ -6,6 +6,7 @@ package kubeletplugin
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -82,6 +83,17 @@ func (d *Driver) sliceWritten(verb string) {
 	d.conditions.clear(conditionPublishing)
 }
 
+// refused reports whether the API server took nothing of a write, and said so. A write whose answer was lost may have been
+// stored: the helper then finds nothing to write, and no success would end the condition.
+func refused(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) {
+		return false
+	}
+	code := status.ErrStatus.Code
+	return code >= 400 && code < 500 && code != http.StatusRequestTimeout
+}
+
 // HandleError implements [kubeletplugin.DRAPlugin]. Nothing that the API server says about
 // ResourceSlices ends the process: restarting would not change it. Only a gRPC server that
 // cannot serve does.
@@ -105,7 +117,9 @@ func (d *Driver) HandleError(ctx context.Context, err error, msg string) {
 	case errors.Is(err, kubeletplugin.ErrRecoverable):
 		d.metrics.publishErrors.WithLabelValues("other").Inc()
 		logger.Error(err, "Background work of the kubelet plugin failed, it will be tried again", "context", msg)
-		d.conditions.set(conditionPublishing, err.Error())
+		if refused(err) {
+			d.conditions.set(conditionPublishing, err.Error())
+		}
 	default:
 		logger.Error(err, "The kubelet plugin cannot go on", "context", msg)
 		d.fail(err)

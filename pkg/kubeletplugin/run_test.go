@@ -363,6 +363,23 @@ func TestPublishErrorsAreTold(t *testing.T) {
 			}
 		})
 	}
+	for name, test := range map[string]struct {
+		err   error
+		ready bool
+	}{
+		"a right that is missing":                           {apierrors.NewForbidden(resourceapi.Resource("resourceslices"), "x", errTest), false},
+		"a write whose answer came too late may be stored":  {apierrors.NewTimeoutError("etcdserver: request timed out", 1), true},
+		"a connection that was lost tells nothing":          {errTest, true},
+		"another plugin's write may have been the same one": {apierrors.NewConflict(resourceapi.Resource("resourceslices"), "x", errTest), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.HandleError(p.ctx, recoverable{test.err}, "update ResourceSlice")
+			if err := p.Ready(t.Context()); (err == nil) != test.ready {
+				t.Errorf("Ready = %v", err)
+			}
+			p.sliceWritten("update")
+		})
+	}
 	t.Run("a server that cannot serve ends the process", func(t *testing.T) {
 		var cause error
 		p.cancel = func(err error) { cause = err }
