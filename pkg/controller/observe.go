@@ -278,8 +278,6 @@ func (o *observer) unusable(ctx context.Context, name string, pods []*corev1.Pod
 	}), nil
 }
 
-// tolerated says that each of the taints is tolerated.
-
 func compareNames[T client.Object](a, b T) int {
 	switch {
 	case a.GetName() < b.GetName():

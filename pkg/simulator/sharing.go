@@ -4,10 +4,6 @@
 package simulator
 
 import (
-	"errors"
-	"os"
-	"path/filepath"
-
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/switchyard-dev/switchyard/pkg/simulator/driver"
@@ -58,13 +54,3 @@ func (n *Node) MPSDaemons() ([]driver.Running, error) { return driver.Daemons(n.
 
 // SetMPSFailure says how control daemons of MPS are to fail; the zero value is not at all.
 func (n *Node) SetMPSFailure(failure driver.Failure) error { return driver.SetFailure(n.dir, failure) }
-
-// ResetSettings does to what was set of the GPUs what a reboot does.
-func (n *Node) ResetSettings() error {
-	return errors.Join(os.RemoveAll(filepath.Join(n.dir, "timeslices")), n.Update(func(s *State) error {
-		for i := range s.GPUs {
-			s.GPUs[i].ComputeMode = nvml.COMPUTEMODE_DEFAULT
-		}
-		return nil
-	}))
-}

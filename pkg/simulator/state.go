@@ -105,7 +105,7 @@ type GPUState struct {
 	LinksDown []int `json:"linksDown,omitempty"`
 	// Faults are what the GPU says of its health while it answers.
 	Faults Faults `json:"faults,omitzero"`
-	// ComputeMode is nvmlComputeMode_t: 0 is the default. A reboot resets it, and so does [Node.ResetSettings].
+	// ComputeMode is nvmlComputeMode_t: 0 is the default. Hardware loses it in a reboot; here it stays.
 	ComputeMode nvml.ComputeMode `json:"computeMode,omitempty"`
 	// Fabric replaces the node's fabric for this GPU.
 	Fabric *FabricState `json:"fabric,omitempty"`

@@ -4,7 +4,6 @@
 package topology
 
 import (
-	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -65,15 +64,6 @@ type Connection struct {
 	NVLinks int
 }
 
-// Nearest returns the class of the fastest path: NVLink if there is one, else
-// the PCIe path.
-func (c Connection) Nearest() Level {
-	if c.NVLinks > 0 {
-		return NVLink
-	}
-	return c.Level
-}
-
 // String returns the connection as nvidia-smi topo -m prints it, such as "X",
 // "NV12" or "PIX".
 func (c Connection) String() string {
@@ -81,18 +71,6 @@ func (c Connection) String() string {
 		return "NV" + strconv.Itoa(c.NVLinks)
 	}
 	return c.Level.String()
-}
-
-// CompareConnections orders connections nearest first: more NVLinks before
-// fewer, any NVLink before PCIe, PCIe by Level, unknown last.
-func CompareConnections(a, b Connection) int {
-	rank := func(c Connection) int {
-		if n := c.Nearest(); n != Unknown {
-			return int(n)
-		}
-		return int(SYS) + 1
-	}
-	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.NVLinks, a.NVLinks))
 }
 
 // ParseConnection reads one cell of nvidia-smi topo -m: X, NV1 to NV64, PIX,

@@ -5,7 +5,6 @@ package topology
 
 import (
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -112,25 +111,5 @@ func TestLevelNames(t *testing.T) {
 		if got := level.String(); got != want {
 			t.Errorf("Level %d = %q, want %q", int(level), got, want)
 		}
-	}
-}
-
-func TestCompareConnectionsPutsTheNearestFirst(t *testing.T) {
-	want := []Connection{
-		self, nv(18),
-		{Level: SYS, NVLinks: 4},
-		nv(2),
-		{Level: PIX},
-		{Level: PXB},
-		{Level: PHB},
-		{Level: NODE},
-		{Level: SYS},
-		{},
-	}
-	got := slices.Clone(want)
-	slices.Reverse(got)
-	slices.SortFunc(got, CompareConnections)
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("sorted = %v, want %v", got, want)
 	}
 }
