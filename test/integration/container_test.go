@@ -14,8 +14,11 @@ import (
 	"testing"
 
 	oci "github.com/opencontainers/runtime-spec/specs-go"
+	resourceapi "k8s.io/api/resource/v1"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/switchyard-dev/switchyard/test/harness/plugin"
 )
 
 // container is what a container runtime makes of CDI device IDs: it reads the node's CDI directory
@@ -113,4 +116,25 @@ func (n *node) arm(t *testing.T, point string) {
 	if err := os.WriteFile(n.CrashFile(), []byte(point), 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// diesPreparing has a plugin die at a point of preparing a claim, and waits until it has.
+func (n *node) diesPreparing(t *testing.T, p *plugin.Plugin, point string, c *resourceapi.ResourceClaim) {
+	t.Helper()
+	n.dies(t, p, point, func() error { _, err := n.kubelet.PrepareOne(t.Context(), c); return err })
+}
+
+// diesUnpreparing is the same for unpreparing one.
+func (n *node) diesUnpreparing(t *testing.T, p *plugin.Plugin, point string, c *resourceapi.ResourceClaim) {
+	t.Helper()
+	n.dies(t, p, point, func() error { return n.kubelet.Unprepare(t.Context(), c) })
+}
+
+func (n *node) dies(t *testing.T, p *plugin.Plugin, point string, call func() error) {
+	t.Helper()
+	n.arm(t, point)
+	if err := call(); err == nil {
+		t.Fatal("the plugin lived on")
+	}
+	<-p.Done()
 }

@@ -151,16 +151,10 @@ func TestKilledAtEachStepOfAShareByMPS(t *testing.T) {
 				unpreparing := i >= 6 // of the steps above
 				if unpreparing {
 					n.prepare(t, c)
+					n.diesUnpreparing(t, p, test.step, c)
+				} else {
+					n.diesPreparing(t, p, test.step, c)
 				}
-				n.arm(t, test.step)
-				if unpreparing {
-					if err := n.kubelet.Unprepare(t.Context(), c); err == nil {
-						t.Fatal("the plugin lived on")
-					}
-				} else if _, err := n.kubelet.PrepareOne(t.Context(), c); err == nil {
-					t.Fatal("the plugin lived on")
-				}
-				<-p.Done()
 				n.sharing(t)
 				if !unpreparing {
 					n.wantLimits(t, n.prepare(t, c), 25, 10240)
@@ -188,11 +182,7 @@ func TestAShareByMPSWhoseClaimGoesWhileThePluginIsDead(t *testing.T) {
 	neighbour, c := create(t, n.oneShare("neighbour", secondShare, "20Gi", "44")), create(t, n.oneShare("gone", firstShare, "10Gi", "33"))
 	n.prepare(t, neighbour)
 	daemon := n.onlyDaemon(t)
-	n.arm(t, "sharing:after-daemon")
-	if _, err := n.kubelet.PrepareOne(t.Context(), c); err == nil {
-		t.Fatal("the plugin lived on")
-	}
-	<-p.Done()
+	n.diesPreparing(t, p, "sharing:after-daemon", c)
 	if err := claim.Delete(t.Context(), cluster.Client(), c); err != nil {
 		t.Fatal(err)
 	}

@@ -246,11 +246,7 @@ func TestKilledAtEachStepOfSharing(t *testing.T) {
 			t.Run(step+" and the claim "+goes, func(t *testing.T) {
 				p := n.running(t, plugin.Options{})
 				c := n.shared(t, fmt.Sprintf("made-%d-%s", i, goes), mpsLimits, n.devices[0])
-				n.arm(t, step)
-				if _, err := n.kubelet.PrepareOne(t.Context(), c); err == nil {
-					t.Fatal("the plugin lived on")
-				}
-				<-p.Done()
+				n.diesPreparing(t, p, step, c)
 				if goes == "goes" {
 					if err := claim.Delete(t.Context(), cluster.Client(), c); err != nil {
 						t.Fatal(err)
@@ -273,11 +269,7 @@ func TestKilledAtEachStepOfSharing(t *testing.T) {
 			p := n.running(t, plugin.Options{})
 			c := n.shared(t, fmt.Sprintf("gone-%d", i), mpsLimits, n.devices[0])
 			n.prepare(t, c)
-			n.arm(t, step)
-			if err := n.kubelet.Unprepare(t.Context(), c); err == nil {
-				t.Fatal("the plugin lived on")
-			}
-			<-p.Done()
+			n.diesUnpreparing(t, p, step, c)
 			n.running(t, plugin.Options{Args: []string{"--orphan-grace=0s"}})
 			n.unprepare(t, c)
 			n.wantUnshared(t)
@@ -315,11 +307,7 @@ func TestATimeSliceIsSetForAClaimAndTakenBack(t *testing.T) {
 			t.Errorf("the time slice is %d, %v, want %d", got, err, want)
 		}
 	}
-	n.arm(t, "sharing:before-settings")
-	if _, err := n.kubelet.PrepareOne(t.Context(), c); err == nil {
-		t.Fatal("the plugin lived on")
-	}
-	<-p.Done()
+	n.diesPreparing(t, p, "sharing:before-settings", c)
 	n.running(t, plugin.Options{})
 	n.prepare(t, c)
 	wantSlice(3)
