@@ -152,7 +152,7 @@ func (m *metrics) addConsolidation(registry prometheus.Registerer) {
 	m.consolidationSearch = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Namespace: metricNamespace, Subsystem: subsystem, Name: "search_duration_seconds",
 		Help:    "Duration of one search for pods that are worth moving while no gang waits, in seconds.",
-		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5},
+		Buckets: searchBuckets(),
 	})
 	m.suggestedMoves = prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: metricNamespace, Subsystem: subsystem, Name: "suggested_evictions",

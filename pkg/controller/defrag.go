@@ -196,6 +196,9 @@ func (r *reconciler) decideOnReply(ctx context.Context, observation gang.Observa
 	return nil
 }
 
+// searchBuckets are those of searches for moves, in seconds.
+func searchBuckets() []float64 { return []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5} }
+
 // addDefrag adds the metrics of what is moved for gangs.
 func (m *metrics) addDefrag(registry prometheus.Registerer) {
 	const subsystem = "defrag"
@@ -210,7 +213,7 @@ func (m *metrics) addDefrag(registry prometheus.Registerer) {
 	m.search = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Namespace: metricNamespace, Subsystem: subsystem, Name: "search_duration_seconds",
 		Help:    "Duration of one search for moves for one gang, in seconds.",
-		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5},
+		Buckets: searchBuckets(),
 	})
 	for _, outcome := range []v1alpha1.EvictionOutcome{v1alpha1.EvictionMade, v1alpha1.EvictionSucceeded, v1alpha1.EvictionFailed, v1alpha1.EvictionRefused} {
 		m.evictions.WithLabelValues(string(outcome))

@@ -40,6 +40,8 @@ type Consolidation struct {
 // Gain is a number of gangs that need so many devices in one domain, and find them.
 type Gain struct{ Size, Before, After int }
 
+func (g Gain) more() int { return g.After - g.Before }
+
 // Found says whether there is something to move.
 func (c *Consolidation) Found() bool { return c.Reason == ReasonMovesFound }
 
@@ -48,8 +50,8 @@ type candidate struct {
 	placement.Occupancy
 
 	price placement.Price
-	// gain is by size: at the most, until the domain was tried.
-	gain []int
+	// gain is by size: of the domain alone, which is the most that it can be, until the domain was tried.
+	gain []Gain
 	// moves are known then.
 	moves []placement.Destination
 }
@@ -83,7 +85,7 @@ func (m *Maker) Consolidate(ctx context.Context, cluster *placement.Cluster, mos
 	if best == nil {
 		return q.nothing(len(candidates) > tries, most)
 	}
-	return q.consolidation(best, free)
+	return q.consolidation(best)
 }
 
 // try finds out where the pods of a domain would go, and what is gained by it.
@@ -97,7 +99,7 @@ func (q *inquiry) try(ctx context.Context, cluster *placement.Cluster, c *candid
 		return obstacle
 	}
 	after[c.Domain] += c.Freed
-	c.moves, c.gain = moves, difference(free, after)
+	c.moves, c.gain = moves, gains(free, after)
 	return nil
 }
 
@@ -117,13 +119,13 @@ func (q *inquiry) nothing(gaveUp bool, most int) *Consolidation {
 func (q *inquiry) candidates(domains []placement.Occupancy, most int) []candidate {
 	var list []candidate
 	for _, o := range domains {
-		c := candidate{Occupancy: o, gain: difference(map[string]int{"": o.Free}, map[string]int{"": o.Free + o.Freed})}
+		c := candidate{Occupancy: o, gain: gains(map[string]int{o.Domain: o.Free}, map[string]int{o.Domain: o.Free + o.Freed})}
 		if may := q.mayLeave(&c); may && !o.Unclear && len(o.Residents) > 0 && len(o.Residents) <= most && worthwhile(c.gain) && !q.tooManyTogether(o.Residents) {
 			list = append(list, c)
 		}
 	}
 	slices.SortStableFunc(list, func(a, b candidate) int {
-		return cmp.Or(-a.compareGain(&b), cmp.Compare(a.price.Pods, b.price.Pods), cmp.Compare(a.price.Rank, b.price.Rank), cmp.Compare(a.price.Work, b.price.Work))
+		return cmp.Or(-a.compareGain(&b), a.price.Compare(b.price))
 	})
 	return list
 }
@@ -134,7 +136,7 @@ func (q *inquiry) mayLeave(c *candidate) bool {
 	for _, r := range c.Residents {
 		p, ok := q.pricing(r)
 		may = may && ok
-		c.price = placement.Price{Pods: c.price.Pods + p.Pods, Rank: c.price.Rank + p.Rank, Work: c.price.Work + p.Work}
+		c.price = c.price.Plus(p)
 	}
 	return may
 }
@@ -155,22 +157,22 @@ func (q *inquiry) tooManyTogether(victims []placement.Resident) bool {
 
 // compareGain compares by gangs for each eviction, and then by the larger gangs.
 func (c *candidate) compareGain(o *candidate) int {
-	sum := func(gain []int) (n int) {
+	sum := func(gain []Gain) (n int) {
 		for _, g := range gain {
-			n += g
+			n += g.more()
 		}
 		return n
 	}
 	byEviction := cmp.Compare(sum(c.gain)*len(o.Residents), sum(o.gain)*len(c.Residents))
 	for i := len(c.gain) - 1; i >= 0 && byEviction == 0; i-- {
-		byEviction = cmp.Compare(c.gain[i]*len(o.Residents), o.gain[i]*len(c.Residents))
+		byEviction = cmp.Compare(c.gain[i].more()*len(o.Residents), o.gain[i].more()*len(c.Residents))
 	}
 	return byEviction
 }
 
 // worthwhile says that gangs of a size gain, and of no size lose.
-func worthwhile(gain []int) bool {
-	return slices.Min(gain) >= 0 && slices.Max(gain) > 0
+func worthwhile(gain []Gain) bool {
+	return !slices.ContainsFunc(gain, func(g Gain) bool { return g.more() < 0 }) && slices.ContainsFunc(gain, func(g Gain) bool { return g.more() > 0 })
 }
 
 // runnable is how many gangs of all common sizes find their devices among those of a domain.
@@ -184,15 +186,7 @@ func runnable(free int) (n int) {
 // loss is how many gangs less find their devices in a domain when one of its free devices is taken.
 func loss(free int) int { return runnable(free) - runnable(free-1) }
 
-// difference is by size how many gangs more are runnable, by the number of free devices of each domain.
-func difference(before, after map[string]int) []int {
-	var list []int
-	for _, g := range gains(before, after) {
-		list = append(list, g.After-g.Before)
-	}
-	return list
-}
-
+// gains is by size how many gangs are runnable, by the number of free devices of each domain before and after.
 func gains(before, after map[string]int) []Gain {
 	var list []Gain
 	for _, size := range fragmentation.Sizes() {
@@ -207,23 +201,17 @@ func gains(before, after map[string]int) []Gain {
 }
 
 // consolidation reports what was found.
-func (q *inquiry) consolidation(c *candidate, free map[string]int) *Consolidation {
+func (q *inquiry) consolidation(c *candidate) *Consolidation {
 	r := &Consolidation{
-		Reason: ReasonMovesFound, Domain: c.Domain, RuledOut: q.summary(),
+		Reason: ReasonMovesFound, Domain: c.Domain, Gain: c.gain, RuledOut: q.summary(),
 		Cost: costText(c.price),
 	}
-	after := maps.Clone(free)
-	after[c.Domain] += c.Freed
 	var texts []string
 	for _, d := range c.moves {
 		move := q.move(d)
 		r.Moves = append(r.Moves, move)
 		texts = append(texts, moveText(d, move))
-		if d.Domain != "" {
-			after[d.Domain]--
-		}
 	}
-	r.Gain = gains(free, after)
 	r.Message = fmt.Sprintf("evict %s: %s. Domain %s is whole then: %s", count(len(texts), "pod"), few(texts), c.Domain, gainText(r.Gain))
 	return r
 }
@@ -231,8 +219,8 @@ func (q *inquiry) consolidation(c *candidate, free map[string]int) *Consolidatio
 func gainText(gain []Gain) string {
 	var texts []string
 	for _, g := range gain {
-		if g.After != g.Before {
-			texts = append(texts, fmt.Sprintf("%d of %d", g.After-g.Before, g.Size))
+		if g.more() != 0 {
+			texts = append(texts, fmt.Sprintf("%d of %d", g.more(), g.Size))
 		}
 	}
 	return "runnable gangs more: " + strings.Join(texts, ", ")

@@ -61,7 +61,7 @@ func (q *inquiry) found(t *placement.Trial, plan *v1alpha1.GangPlan) *v1alpha1.G
 	var texts []string
 	for _, d := range t.Moves {
 		p := q.price(d.Resident)
-		total.Pods, total.Rank, total.Work = total.Pods+p.Pods, total.Rank+p.Rank, total.Work+p.Work
+		total = total.Plus(p)
 		move := q.move(d)
 		r.Moves = append(r.Moves, move)
 		texts = append(texts, moveText(d, move))

@@ -68,7 +68,11 @@ type Price struct {
 	Work int
 }
 
-func (p Price) compare(o Price) int {
+// Plus adds prices.
+func (p Price) Plus(o Price) Price { return Price{p.Pods + o.Pods, p.Rank + o.Rank, p.Work + o.Work} }
+
+// Compare is negative where p is less than o.
+func (p Price) Compare(o Price) int {
 	return cmp.Or(cmp.Compare(p.Pods, o.Pods), cmp.Compare(p.Rank, o.Rank), cmp.Compare(p.Work, o.Work))
 }
 

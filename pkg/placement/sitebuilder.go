@@ -108,7 +108,7 @@ func (b *siteBuilder) add(a *attempt, n *node, p *pool, d *device, state availab
 // else to choose, the cheapest are taken.
 func (at *atom) addPriced(d *device, price Price) {
 	i := len(at.prices)
-	for i > 0 && price.compare(at.prices[i-1]) < 0 {
+	for i > 0 && price.Compare(at.prices[i-1]) < 0 {
 		i--
 	}
 	at.busy = slices.Insert(at.busy, i, d)
