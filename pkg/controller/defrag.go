@@ -197,7 +197,9 @@ func (r *reconciler) decideOnReply(ctx context.Context, observation gang.Observa
 }
 
 // searchBuckets are those of searches for moves, in seconds.
-func searchBuckets() []float64 { return []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5} }
+func searchBuckets() []float64 {
+	return []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5}
+}
 
 // addDefrag adds the metrics of what is moved for gangs.
 func (m *metrics) addDefrag(registry prometheus.Registerer) {

@@ -4,8 +4,6 @@
 package model
 
 import (
-	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -15,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 
@@ -46,19 +43,6 @@ type scheduler struct {
 	// up to date.
 	tracker map[string]*resourceapi.DeviceTaintRule
 	cel     *cel.Cache
-}
-
-// binding is a decision of the scheduler.
-type binding struct {
-	pod     key
-	podUID  types.UID
-	cpu     int64
-	node    string
-	claims  []types.UID
-	names   []key
-	results []resourceapi.AllocationResult
-	decided time.Time
-	dead    bool
 }
 
 func newScheduler(w *world) *scheduler {
@@ -286,108 +270,6 @@ func (s *scheduler) late() time.Duration {
 	}
 }
 
-// cpuOf is what a pod requests, in millicores.
-func cpuOf(pod *corev1.Pod) int64 {
-	var n int64
-	for i := range pod.Spec.Containers {
-		n += pod.Spec.Containers[i].Resources.Requests.Cpu().MilliValue()
-	}
-	return n
-}
-
-func (s *scheduler) fits(pod *corev1.Pod, n *corev1.Node) bool {
-	if !nodeReady(n) || n.Spec.Unschedulable {
-		return false
-	}
-	left := n.Status.Allocatable.Cpu().MilliValue() - cpuOf(pod)
-	for _, other := range s.cache.objects[pods] {
-		p := other.(*corev1.Pod)
-		if p.Spec.NodeName == n.Name && !over(p) {
-			left -= cpuOf(p)
-		}
-	}
-	for _, b := range s.bindings {
-		if b.node == n.Name {
-			left -= b.cpu
-		}
-	}
-	return left >= 0
-}
-
-// allocate asks the allocator about one node.
-func (s *scheduler) allocate(n *corev1.Node, unallocated []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
-	if len(unallocated) == 0 {
-		return nil, nil
-	}
-	state := structured.AllocatedState{
-		AllocatedDevices:         sets.New[structured.DeviceID](),
-		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
-	}
-	take := func(a *resourceapi.AllocationResult) {
-		if a != nil {
-			for _, r := range a.Devices.Results {
-				state.AllocatedDevices.Insert(structured.MakeDeviceID(r.Driver, r.Pool, r.Device))
-			}
-		}
-	}
-	for _, c := range s.cache.objects[claims] {
-		take(c.(*resourceapi.ResourceClaim).Status.Allocation)
-	}
-	for _, b := range s.bindings {
-		for i := range b.results {
-			take(&b.results[i])
-		}
-	}
-	ctx := context.Background()
-	allocator, err := structured.NewAllocator(ctx, schedulerFeatures, state, classLister{&s.cache.objects}, s.slices(), s.cel)
-	if err != nil {
-		return nil, fmt.Errorf("set up the allocator: %w", err)
-	}
-	return allocator.Allocate(ctx, n, unallocated)
-}
-
-// slices are the slices with the taints of the rules, as far as the tracker knows them.
-func (s *scheduler) slices() []*resourceapi.ResourceSlice {
-	var out []*resourceapi.ResourceSlice
-	names := slices.Sorted(maps.Keys(s.tracker))
-	for _, slice := range list[*resourceapi.ResourceSlice](&s.cache.objects) {
-		var patched *resourceapi.ResourceSlice
-		for _, name := range names {
-			rule := s.tracker[name]
-			if *rule.Spec.DeviceSelector.Pool != slice.Spec.Pool.Name {
-				continue
-			}
-			if patched == nil {
-				patched = slice.DeepCopy()
-			}
-			for i := range patched.Spec.Devices {
-				if d := rule.Spec.DeviceSelector.Device; d == nil || *d == patched.Spec.Devices[i].Name {
-					patched.Spec.Devices[i].Taints = append(patched.Spec.Devices[i].Taints, rule.Spec.Taint)
-				}
-			}
-		}
-		if patched == nil {
-			patched = slice
-		}
-		out = append(out, patched)
-	}
-	return out
-}
-
-type classLister struct{ objects *objects }
-
-func (l classLister) List() ([]*resourceapi.DeviceClass, error) {
-	return list[*resourceapi.DeviceClass](l.objects), nil
-}
-
-func (l classLister) Get(name string) (*resourceapi.DeviceClass, error) {
-	if class := get[*resourceapi.DeviceClass](l.objects, key{Name: name}); class != nil {
-		return class, nil
-	}
-	return nil, errNotFound
-}
-
 func (s *scheduler) unschedulable(pod *corev1.Pod, why string) {
 	name := keyOf(pod)
 	s.waiting[name] = true
@@ -411,109 +293,6 @@ func (s *scheduler) unschedulable(pod *corev1.Pod, why string) {
 
 func podUnschedulable(pod *corev1.Pod) bool {
 	return len(pod.Status.Conditions) > 0 && pod.Status.Conditions[0].Reason == corev1.PodReasonUnschedulable
-}
-
-// reserve writes the allocations: first the finalizer, then the status. It looks at the claims anew, and
-// gives up when one is not what was decided on.
-func (s *scheduler) reserve(b *binding, podClaims []*resourceapi.ResourceClaim) {
-	if b.dead {
-		return
-	}
-	for i, name := range b.names {
-		if !s.usable(name, b.claims[i]) {
-			s.giveUp(b, "a claim is gone")
-			return
-		}
-		s.mine(update(s.w.api, name, preconditions{}, func(c *resourceapi.ResourceClaim) {
-			if !slices.Contains(c.Finalizers, finalizer) {
-				c.Finalizers = append(c.Finalizers, finalizer)
-			}
-		}))
-	}
-	s.w.after(s.w.writeTime(), func() {
-		if b.dead {
-			return
-		}
-		for i, name := range b.names {
-			if !s.usable(name, b.claims[i]) {
-				s.giveUp(b, "a claim is gone")
-				return
-			}
-			s.mine(update(s.w.api, name, preconditions{}, func(c *resourceapi.ResourceClaim) {
-				c.Status.Allocation = b.results[i].DeepCopy()
-			}))
-		}
-		for _, c := range podClaims {
-			s.mine(update(s.w.api, keyOf(c), preconditions{uid: c.UID}, func(c *resourceapi.ResourceClaim) {
-				if len(c.Status.ReservedFor) == 0 && c.Status.Allocation != nil {
-					c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: b.pod.Name, UID: b.podUID}}
-				}
-			}))
-		}
-		s.w.logf("kube-scheduler: pod %s has its claims allocated on %s", b.pod.Name, b.node)
-		wait := s.w.writeTime()
-		fails := false
-		if s.w.chance(0.02) { // a volume
-			wait, fails = s.w.between(time.Second, 30*time.Second), s.w.chance(0.5)
-		}
-		s.w.after(wait, func() { s.bind(b, fails) })
-	})
-}
-
-// usable says whether a claim can still be allocated.
-func (s *scheduler) usable(name key, uid types.UID) bool {
-	c := get[*resourceapi.ResourceClaim](&s.w.api.objects, name)
-	return c != nil && c.UID == uid && c.DeletionTimestamp == nil && c.Status.Allocation == nil
-}
-
-// mine has the cache show what was written.
-func (s *scheduler) mine(c *resourceapi.ResourceClaim, err error) {
-	if err == nil {
-		s.cache.reach(claims, s.w.api.version)
-	}
-	_ = c
-}
-
-func (s *scheduler) bind(b *binding, fails bool) {
-	if b.dead {
-		return
-	}
-	pod := get[*corev1.Pod](&s.w.api.objects, b.pod)
-	if fails || pod == nil || pod.UID != b.podUID || pod.DeletionTimestamp != nil {
-		s.giveUp(b, "it cannot be bound")
-		return
-	}
-	_, _ = update(s.w.api, b.pod, preconditions{}, func(p *corev1.Pod) {
-		p.Spec.NodeName = b.node
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
-	})
-	s.cache.reach(pods, s.w.api.version)
-	delete(s.bindings, b.podUID)
-	s.w.logf("kube-scheduler: pod %s is bound to %s", b.pod.Name, b.node)
-}
-
-// giveUp takes the reservation back; the claim controller takes the allocation.
-func (s *scheduler) giveUp(b *binding, why string) {
-	s.w.logf("kube-scheduler: pod %s is not bound: %s", b.pod.Name, why)
-	delete(s.bindings, b.podUID)
-	for _, c := range list[*resourceapi.ResourceClaim](&s.w.api.objects) {
-		if len(c.Status.ReservedFor) > 0 && c.Status.ReservedFor[0].UID == b.podUID {
-			s.mine(update(s.w.api, keyOf(c), preconditions{}, func(c *resourceapi.ResourceClaim) { c.Status.ReservedFor = nil }))
-		}
-	}
-	s.activate(b.pod)
-	s.wake()
-}
-
-// holds says which devices decisions that are not written yet take, and for which pod.
-func (s *scheduler) holds(yield func(b *binding, d resourceapi.DeviceRequestAllocationResult)) {
-	for _, uid := range slices.Sorted(maps.Keys(s.bindings)) {
-		for _, r := range s.bindings[uid].results {
-			for _, d := range r.Devices.Results {
-				yield(s.bindings[uid], d)
-			}
-		}
-	}
 }
 
 // gangOf is the gang that a claim was made for; "" for none.
