@@ -100,13 +100,7 @@ func (p picture) domains() []string {
 
 // of returns the GPUs held by the claims whose name starts with the given prefix.
 func (p picture) of(claimPrefix string) picture {
-	var held picture
-	for _, g := range p {
-		if strings.HasPrefix(g.claim, claimPrefix) {
-			held = append(held, g)
-		}
-	}
-	return held
+	return p.where(func(g gpu) bool { return strings.HasPrefix(g.claim, claimPrefix) })
 }
 
 // where returns the GPUs, partitions and shares that satisfy a condition.
@@ -127,13 +121,7 @@ func (p picture) parents() []string {
 
 // onNode returns the GPUs of one node.
 func (p picture) onNode(node string) picture {
-	var here picture
-	for _, g := range p {
-		if g.node == node {
-			here = append(here, g)
-		}
-	}
-	return here
+	return p.where(func(g gpu) bool { return g.node == node })
 }
 
 func (p picture) indexes() string {

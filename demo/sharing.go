@@ -116,7 +116,7 @@ func (d *demo) partitionBeside(ctx context.Context) (string, []string, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	return "a 3g.40gb has no room there: it is made on the other GPU", append(details, "The pods are deleted, and their partitions with them."), d.check(true, "no partition is left")
+	return "a 3g.40gb has no room there: it is made on the other GPU", append(details, "The pods are deleted, and their partitions with them."), nil
 }
 
 // runPartitions applies demo/manifests/<name>.yaml, waits until its pods run, and returns what their claims hold.
@@ -211,7 +211,7 @@ func (d *demo) mpsPair(ctx context.Context) (string, []string, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	return "two pods with a quarter and a third of one GPU, at the same time", append(details, "One MPS daemon served both. It ended with the second."), d.check(true, "the daemon is gone")
+	return "two pods with a quarter and a third of one GPU, at the same time", append(details, "One MPS daemon served both. It ended with the second."), nil
 }
 
 // drain has a GPU report an error with which nothing can go on: its pod is deleted, and its replacement gets another GPU.
@@ -257,7 +257,7 @@ func (d *demo) drain(ctx context.Context) (string, []string, error) {
 		fmt.Sprintf("Kubernetes deleted %s; its Deployment made %s, on GPU %s.", first, second, subject.Render(well.indexes())),
 		fmt.Sprintf("GPU %s has recovered, and its taint is gone.", sick.indexes()),
 	}
-	return "a GPU fails: its pod goes on elsewhere", details, d.check(true, "the taint is gone")
+	return "a GPU fails: its pod goes on elsewhere", details, nil
 }
 
 // replacement waits for another pod of the service, and checks that it has a GPU that is well.
