@@ -130,7 +130,7 @@ func TestMergeCountsGPUsInMIGModeInNoDomain(t *testing.T) {
 func TestSelection(t *testing.T) {
 	gpus := []device.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}, {UUID: "GPU-c", Index: 12}}
 	for text, want := range map[string]string{
-		"all": "abc", "none": "", "0": "a", "1, 12": "bc", "gpu-B,0": "ab", "GPU-x": "", "2": "",
+		"all": "abc", "none": "", "0": "a", "1, 12": "bc", "gpu-B,0": "ab", "GPU-x": "", "2": "", "00,+12": "ac",
 	} {
 		s, err := device.ParseSelection(text)
 		if err != nil {

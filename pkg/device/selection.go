@@ -42,6 +42,8 @@ func ParseSelection(text string) (Selection, error) {
 			return Selection{}, errors.New(`is empty, or has an empty entry: use "all", "none", or indexes and UUIDs separated by commas`)
 		case err == nil && index < 0, err != nil && !strings.HasPrefix(strings.ToUpper(entry), "GPU-"):
 			return Selection{}, fmt.Errorf(`%q is neither the index nor the UUID of a GPU (nvidia-smi -L), nor "all" or "none"`, entry)
+		case err == nil:
+			entry = strconv.Itoa(index) // "00" is 0
 		}
 		s.only = append(s.only, entry)
 	}
