@@ -27,7 +27,7 @@ const (
 	checkCDIDirectory = "cdi_directory"
 )
 
-// preflightRetry is the wait after a preflight check that could not be made.
+// preflightRetry is the wait after a preflight check that failed, or could not be made.
 const preflightRetry = 10 * time.Second
 
 // preflightFile would be the file that shows whether the CDI directory is writable, if it were ever
@@ -99,29 +99,44 @@ func checkCDIDir(dir string) (warning string, err error) {
 	return "", nil
 }
 
-// preflight checks once per start what the node must offer, and tells on every channel what it does
-// not. It retries checks it cannot make (the API server is away) until ctx ends.
+// preflight checks what the node must offer, and tells on every channel what it does not. A check that fails, or that
+// cannot be made (the API server is away), is made again until it passes or ctx ends: a full disk is cleared, and a
+// runtime upgraded, without a restart of this process.
 func (d *Driver) preflight(ctx context.Context) {
-	warning, err := checkCDIDir(d.config.CDIDir)
-	d.reportPreflight(ctx, checkCDIDirectory, warning, err)
-
+	checks := []func(context.Context) (passed bool){d.checkDirectory, d.checkRuntime}
 	for {
-		node, err := d.config.KubeClient.CoreV1().Nodes().Get(ctx, d.config.NodeName, metav1.GetOptions{})
-		if err == nil {
-			warning, err := runtimeCDISupport(node.Status.NodeInfo.ContainerRuntimeVersion)
-			if err != nil {
-				d.runtimeErr.Store(&err)
-			}
-			d.reportPreflight(ctx, checkCDIRuntime, warning, err)
+		checks = slices.DeleteFunc(checks, func(check func(context.Context) bool) bool { return check(ctx) })
+		if len(checks) == 0 {
 			return
 		}
-		klog.FromContext(ctx).V(2).Info("Cannot read the node to check its container runtime, trying again", "err", err)
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.clock.After(preflightRetry):
 		}
 	}
+}
+
+func (d *Driver) checkDirectory(ctx context.Context) (passed bool) {
+	warning, err := checkCDIDir(d.config.CDIDir)
+	d.reportPreflight(ctx, checkCDIDirectory, warning, err)
+	return err == nil
+}
+
+func (d *Driver) checkRuntime(ctx context.Context) (passed bool) {
+	node, err := d.config.KubeClient.CoreV1().Nodes().Get(ctx, d.config.NodeName, metav1.GetOptions{})
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Cannot read the node to check its container runtime, trying again", "err", err)
+		return false
+	}
+	warning, err := runtimeCDISupport(node.Status.NodeInfo.ContainerRuntimeVersion)
+	if err != nil {
+		d.runtimeErr.Store(&err)
+	} else {
+		d.runtimeErr.Store(nil)
+	}
+	d.reportPreflight(ctx, checkCDIRuntime, warning, err)
+	return err == nil
 }
 
 func (d *Driver) reportPreflight(ctx context.Context, check, warning string, err error) {
@@ -134,8 +149,9 @@ func (d *Driver) reportPreflight(ctx context.Context, check, warning string, err
 		d.conditions.clear(conditionName("preflight/" + check))
 		return
 	}
-	logger.Error(err, "Preflight check failed", "check", check)
 	d.metrics.preflight.WithLabelValues(check).Set(0)
-	d.conditions.set(conditionName("preflight/"+check), err.Error())
-	d.events.warn(reasonPreflightFailed, "%v", err)
+	if d.conditions.set(conditionName("preflight/"+check), err.Error()) {
+		logger.Error(err, "Preflight check failed", "check", check)
+		d.events.warn(reasonPreflightFailed, "%v", err)
+	}
 }

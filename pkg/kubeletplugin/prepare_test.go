@@ -267,14 +267,28 @@ func TestFieldCase29_NoMinorNumber(t *testing.T) {
 
 func TestFieldCase24_NothingIsPreparedForARuntimeWithoutCDI(t *testing.T) {
 	m := newMachine(t, 1)
-	node := must[*corev1.Node](t)(m.client.CoreV1().Nodes().Get(t.Context(), testNode, metav1.GetOptions{}))
-	node.Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.6.36"
-	must[*corev1.Node](t)(m.client.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}))
+	runtime := func(version string) {
+		node := must[*corev1.Node](t)(m.client.CoreV1().Nodes().Get(t.Context(), testNode, metav1.GetOptions{}))
+		node.Status.NodeInfo.ContainerRuntimeVersion = version
+		must[*corev1.Node](t)(m.client.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}))
+	}
+	runtime("containerd://1.6.36")
 	p := m.ready()
-	p.preflight(p.ctx)
+	if p.checkRuntime(p.ctx) {
+		t.Error("the check passed")
+	}
 	p.mustRefuse(m.claim("a", gpu(0)), "containerd://1.6.36", "CDI", "upgrade")
 	m.expectEvent("PreflightFailed", "containerd")
 	if err := p.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), checkCDIRuntime) {
 		t.Errorf("Ready = %v, want it to name the check", err)
+	}
+
+	runtime("containerd://2.1.4") // upgraded in place
+	if !p.checkRuntime(p.ctx) {
+		t.Error("the check failed again")
+	}
+	p.mustPrepare(m.claim("b", gpu(0)))
+	if err := p.Ready(t.Context()); err != nil && strings.Contains(err.Error(), checkCDIRuntime) {
+		t.Errorf("Ready = %v after the upgrade", err)
 	}
 }
