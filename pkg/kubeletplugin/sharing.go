@@ -259,7 +259,8 @@ func (d *Driver) checkContainers(ctx context.Context, claim *resourceapi.Resourc
 	return nil
 }
 
-// claimsOf lists the names of the ResourceClaims that a container uses.
+// claimsOf lists the names of the ResourceClaims that a container uses, also that which kube-scheduler made for extended
+// resources (KEP-5004).
 func claimsOf(pod *corev1.Pod, container corev1.Container) []string {
 	var names []string
 	for i := range pod.Spec.ResourceClaims {
@@ -270,6 +271,9 @@ func claimsOf(pod *corev1.Pod, container corev1.Container) []string {
 		if name, _, err := resourceclaim.Name(pod, entry); err == nil && name != nil {
 			names = append(names, *name)
 		}
+	}
+	if status := pod.Status.ExtendedResourceClaimStatus; status != nil && slices.ContainsFunc(status.RequestMappings, func(m corev1.ContainerExtendedResourceRequest) bool { return m.ContainerName == container.Name }) {
+		names = append(names, status.ResourceClaimName)
 	}
 	return names
 }

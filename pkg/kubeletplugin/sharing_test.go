@@ -348,6 +348,21 @@ func TestTwoDaemonsDoNotMeetInOneContainer(t *testing.T) {
 	})
 }
 
+func TestAContainerUsesTheClaimOfItsExtendedResources(t *testing.T) {
+	pod := &corev1.Pod{
+		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("named")}}},
+		Status: corev1.PodStatus{ExtendedResourceClaimStatus: &corev1.PodExtendedResourceClaimStatus{
+			ResourceClaimName: "extended", RequestMappings: []corev1.ContainerExtendedResourceRequest{{ContainerName: "both"}},
+		}},
+	}
+	uses := corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}
+	for want, container := range map[string]corev1.Container{"[named extended]": {Name: "both", Resources: uses}, "[named]": {Name: "one", Resources: uses}, "[]": {Name: "none"}} {
+		if got := fmt.Sprint(claimsOf(pod, container)); got != want {
+			t.Errorf("container %s uses %s, want %s", container.Name, got, want)
+		}
+	}
+}
+
 func TestADaemonWithoutAClaimEndsAndThatOfAClaimIsAskedForAgain(t *testing.T) {
 	m, f := sharingMachine(t, 2)
 	p := m.ready()
