@@ -63,14 +63,18 @@ func eventName(mask uint64) string {
 // watch notices that it is over. An event ends the wait at once.
 const eventWait = 500
 
+// maxLeftOver is how many events of a session that is over are told at most: GPUs that never stop reporting must
+// not keep NVML from being initialised anew.
+const maxLeftOver = 256
+
 // WatchHealth tells what NVML reports of the GPUs' health, one event after the other, until ctx ends, which
 // is no error. started is called once events are on their way, with how many GPUs report any and how many
 // there are; what happened before is found by looking.
 //
 // It returns an error when there are no events any more: one that matches [ErrEventsNotSupported] or
 // [ErrUnavailable], or another when NVML has to be initialised anew, as after a discovery that found a
-// GPU in trouble; [Library.Discover] says when. The caller watches again; what happens in between is not told. A call that hangs is left
-// behind when ctx ends.
+// GPU in trouble; [Library.Discover] says when. All that was reported until then is told before. The caller
+// watches again; what happens in between is not told. A call that hangs is left behind when ctx ends.
 func (l *Library) WatchHealth(ctx context.Context, started func(monitored, gpus int), tell func(HealthEvent)) error {
 	type answer struct {
 		event HealthEvent
@@ -137,6 +141,8 @@ type watch struct {
 	// uuids are the GPUs that report events, by handle.
 	uuids map[gonvml.Device]string
 	gpus  int
+	// leftOver is how many events were told after the session was over.
+	leftOver int
 }
 
 // openWatch registers for the events of all GPUs.
@@ -226,16 +232,24 @@ func registerEvents(handle gonvml.Device, set gonvml.EventSet) gonvml.Return {
 // errSessionOver says that NVML has to be initialised anew.
 var errSessionOver = errors.New("NVML is being initialised anew")
 
-// next waits for the next event, not for long.
+// next waits for the next event, not for long. Of a session that is over it tells what still waits in the set,
+// which goes with it: the error that made one GPU trouble is often the first of several.
 func (w *watch) next() (HealthEvent, bool, error) {
-	if w.session != w.library.session.Load() {
+	over, wait := w.session != w.library.session.Load(), uint32(eventWait)
+	if over {
+		wait = 0
+		w.leftOver++
+	}
+	if w.leftOver > maxLeftOver {
 		return HealthEvent{}, false, errSessionOver
 	}
-	data, ret := w.lib.EventSetWait(w.set, eventWait)
-	switch ret {
-	case gonvml.SUCCESS:
+	data, ret := w.lib.EventSetWait(w.set, wait)
+	switch {
+	case ret == gonvml.SUCCESS:
 		return w.event(data), true, nil
-	case gonvml.ERROR_TIMEOUT:
+	case over:
+		return HealthEvent{}, false, errSessionOver
+	case ret == gonvml.ERROR_TIMEOUT:
 		return HealthEvent{}, false, nil
 	default:
 		// It may say that a GPU is lost, and not which: for discovery to find out.

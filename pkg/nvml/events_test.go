@@ -67,6 +67,49 @@ func TestWatchHealthRegistersWhatEachGPUSupports(t *testing.T) {
 	}
 }
 
+// The error of a GPU that is lost is often the first of several: what waits in the event set when NVML is left
+// because of it must not go with the set.
+func TestWatchHealthTellsWhatWaitsWhenNVMLIsLeft(t *testing.T) {
+	for name, test := range map[string]struct{ waiting, told int }{
+		"some":           {3, 3},
+		"no end of them": {10 * maxLeftOver, maxLeftOver},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := newNode(t, 2)
+			ok := []gonvml.Return{gonvml.SUCCESS, gonvml.SUCCESS}
+			var library *Library
+			left, waiting := false, test.waiting
+			library, _ = eventful(node, ok, ok, func() (gonvml.EventData, gonvml.Return) {
+				if !left {
+					left = true
+					node.gpus[1].ret = map[string]gonvml.Return{"nvmlDeviceGetUUID": gonvml.ERROR_GPU_IS_LOST}
+					if _, err := library.Discover(t.Context()); err != nil {
+						t.Error(err)
+					}
+					return gonvml.EventData{}, gonvml.ERROR_TIMEOUT
+				}
+				if waiting == 0 {
+					return gonvml.EventData{}, gonvml.ERROR_TIMEOUT
+				}
+				waiting--
+				return gonvml.EventData{EventType: gonvml.EventTypeXidCriticalError, EventData: 119}, gonvml.SUCCESS
+			})
+			told := 0
+			err := library.WatchHealth(t.Context(), func(int, int) {}, func(e HealthEvent) {
+				if e.XID == 119 {
+					told++
+				}
+			})
+			if !errors.Is(err, errSessionOver) {
+				t.Errorf("it ended with %v, want the end of the session", err)
+			}
+			if told != test.told {
+				t.Errorf("%d events were told, want %d", told, test.told)
+			}
+		})
+	}
+}
+
 func TestWatchHealthWithoutEvents(t *testing.T) {
 	never := func() (gonvml.EventData, gonvml.Return) { return gonvml.EventData{}, gonvml.ERROR_TIMEOUT }
 	ok := []gonvml.Return{gonvml.SUCCESS}
