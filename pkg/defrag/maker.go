@@ -109,6 +109,8 @@ func (m *Maker) search(ctx context.Context, room *placement.Room, mayLose func(p
 			return m.decide(room, q, t, plan)
 		case obstacle.Interrupted:
 			return nil, q.report(ReasonPlanning, obstacle.Why)
+		case obstacle.Final:
+			return nil, q.report(ReasonNoMoves, obstacle.Why)
 		case obstacle.Victim != nil:
 			q.exclude(*obstacle.Victim, t.Victims, verdict{NoPlaceElsewhere, "has nowhere to go: " + obstacle.Why})
 		}

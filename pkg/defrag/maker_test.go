@@ -267,6 +267,9 @@ func TestWhoMustNotBeMoved(t *testing.T) {
 		{"a pod with a host port", func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
 			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}}
 		}, nil, defrag.NotForeseen},
+		{"a pod with a sidecar on a host port", func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+			p.Spec.InitContainers = []corev1.Container{{RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), Ports: []corev1.ContainerPort{{HostPort: 80}}}}
+		}, nil, defrag.NotForeseen},
 		{"a pod that may take an hour to end", func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
 			p.Spec.TerminationGracePeriodSeconds = ptr.To(int64(3600))
 		}, nil, defrag.LongGracePeriod},
@@ -481,6 +484,13 @@ func TestWhatCannotBeSaysWhy(t *testing.T) {
 		says   string
 	}{
 		{"no node is large enough", broken, nil, gang("g", 1, 5), defrag.ReasonNoMoves, "a place for 0 of 1 member"},
+		{"the gang is too large for any place", func(l *lab) {
+			for i := range 180 {
+				l.node(fmt.Sprintf("node-with-a-name-that-is-as-long-as-such-names-get-%d", i), 2)
+			}
+			l.node("rest", 1)
+			l.single("v", "node-with-a-name-that-is-as-long-as-such-names-get-0", 0)
+		}, nil, gang("g", 180, 2), defrag.ReasonNoMoves, "too large for one selector"},
 		{"the best attempt is told", broken, nil, gang("g", 2, 4), defrag.ReasonNoMoves, "a place for 1 of 2 members, by moving web/infer-7"},
 		{"more moves than are allowed", func(l *lab) {
 			l.node("node-a", 4)

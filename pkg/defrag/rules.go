@@ -6,6 +6,7 @@ package defrag
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 	"time"
 
@@ -219,11 +220,10 @@ func notForeseen(_ *inquiry, r placement.Resident) string {
 			return "has a required topology spread"
 		}
 	}
-	for _, c := range spec.Containers {
-		for _, port := range c.Ports {
-			if port.HostPort != 0 {
-				return "has a host port"
-			}
+	// Of the init containers only sidecars keep theirs; a port that is too careful costs one victim.
+	for _, c := range slices.Concat(spec.Containers, spec.InitContainers) {
+		if slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 }) {
+			return "has a host port"
 		}
 	}
 	return ""

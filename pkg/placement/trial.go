@@ -20,8 +20,11 @@ import (
 // Obstacle is why a trial failed.
 type Obstacle struct {
 	// Victim is the resident that has no place elsewhere; nil when the gang itself has none, for example
-	// because kube-scheduler's allocator disagrees. Another call of Cheapest avoids the latter by itself.
+	// because kube-scheduler's allocator disagrees. Another call of Cheapest avoids that place by itself, unless
+	// the obstacle is final.
 	Victim *Resident
+	// Final says that no other place would serve the gang.
+	Final bool
 	// Why is for people.
 	Why string
 	// Interrupted says that nothing was found out: the context ended or the cluster changed meanwhile.
@@ -141,7 +144,7 @@ func (r *Room) suppose(t *Trial, mayLose func(Resident) bool) (*v1alpha1.GangPla
 	plan := t.attempt.plan(t.found)
 	spec := ClaimSpec(r.request.claim, plan)
 	if err := checkSelector(plan, spec); err != nil {
-		return nil, nil, &Obstacle{Why: fmt.Sprintf("the gang is too large for one selector of its devices, which %v", err)}
+		return nil, nil, &Obstacle{Final: true, Why: fmt.Sprintf("the gang is too large for one selector of its devices, which %v: split it", err)}
 	}
 	if n := r.tooFull(t); n != nil {
 		r.avoid[n] = true
