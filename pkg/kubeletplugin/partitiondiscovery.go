@@ -95,10 +95,27 @@ func describeStatic(instances []mig.Instance) string {
 }
 
 // removeOrphanPartitions destroys the partitions that this driver made and no claim has any more: their
-// record was lost, or NVML was away when they were to be destroyed.
+// record was lost, or NVML was away when they were to be destroyed. A GPU that hangs does not hold up the others.
 func (r *reconciler) removeOrphanPartitions(ctx context.Context) error {
 	refs, err := r.partitions.ledger.list()
+	byGPU := make(map[string][]device.PartitionRef)
+	for _, ref := range refs {
+		byGPU[ref.GPU] = append(byGPU[ref.GPU], ref)
+	}
+	results := make(chan error, len(byGPU))
+	for _, ofGPU := range byGPU {
+		go func() { results <- r.removeOrphanPartitionsOf(ctx, ofGPU) }()
+	}
 	errs := []error{err}
+	for range byGPU {
+		errs = append(errs, <-results)
+	}
+	return errors.Join(errs...)
+}
+
+// removeOrphanPartitionsOf does it for the partitions of one GPU.
+func (r *reconciler) removeOrphanPartitionsOf(ctx context.Context, refs []device.PartitionRef) error {
+	var errs []error
 	for _, ref := range refs {
 		held := func() bool {
 			_, held := r.partitionHolder(ref)

@@ -48,6 +48,7 @@ type partitions struct {
 	platform Partitioner
 	ledger   *partitionLedger
 	gpus     keyedLock[string]
+	silent   silentGPUs
 	// holder returns the claim on this boot whose checkpoint record has the partition, if any.
 	holder func(device.PartitionRef) (checkpoint.Record, bool)
 	// inDoubt reports whether records are damaged, so that holder may miss one. It is asked after holder, which
@@ -66,10 +67,12 @@ func (p *partitions) ensure(ctx context.Context, want device.Partition) (madePar
 	}
 	unlock, err := p.gpus.Lock(ctx, ref.GPU)
 	if err != nil {
+		p.silent.note(ref.GPU, err)
 		return madePartition{}, newError(kindPartition, "MIG partition %s: wait for another claim's partition on the GPU: %w", ref.Name(), err)
 	}
 	defer unlock()
 	made, err := p.ensureLocked(ctx, want)
+	p.silent.note(ref.GPU, err)
 	if err != nil {
 		return madePartition{}, newError(kindPartition, "MIG partition %s (%s): %w", ref.Name(), want.Profile.Name, err)
 	}
@@ -165,7 +168,12 @@ func (p *partitions) makeRoom(ctx context.Context, want device.Partition, instan
 
 // destroy takes a partition back, if this driver made it and no record has it but the claim's own. That
 // its GPU or NVML is away, or the GPU needs a reset, is no error: the ledger keeps it, to be destroyed once they are back.
+// A GPU that does not answer is waited for once, not for each of its partitions.
 func (p *partitions) destroy(ctx context.Context, ref device.PartitionRef, unless func() bool) (done bool, err error) {
+	if why := p.silent.of(ref.GPU); why != nil {
+		klog.FromContext(ctx).V(2).Info("Left a MIG partition to be destroyed once its GPU answers", "partition", ref.Name(), "err", why)
+		return false, nil
+	}
 	done, err = p.destroyNow(ctx, ref, unless)
 	if errors.Is(err, nvml.ErrUnavailable) || errors.Is(err, nvml.ErrGPUGone) || errors.Is(err, nvml.ErrGPUFails) {
 		klog.FromContext(ctx).Info("Left a MIG partition to be destroyed once its GPU can be reached", "partition", ref.Name(), "err", err)
@@ -183,13 +191,16 @@ func (p *partitions) destroyNow(ctx context.Context, ref device.PartitionRef, un
 	defer cancel()
 	unlock, err := p.gpus.Lock(ctx, ref.GPU)
 	if err != nil {
+		p.silent.note(ref.GPU, err)
 		return false, newError(kindPartition, "destroy MIG partition %s: wait for another claim's partition on the GPU: %w", ref.Name(), err)
 	}
 	defer unlock()
 	if unless() || !p.ledger.has(ref) {
 		return false, nil
 	}
-	if err := p.destroyLocked(ctx, ref); err != nil {
+	err = p.destroyLocked(ctx, ref)
+	p.silent.note(ref.GPU, err)
+	if err != nil {
 		return false, newError(kindPartition, "%w", err)
 	}
 	return true, nil
@@ -306,7 +317,10 @@ func (p *partitions) find(ctx context.Context, want device.Partition) (madeParti
 	if p.platform == nil {
 		return madePartition{}, newError(kindPartition, "MIG partition %s: this plugin cannot look for partitions", want.Name())
 	}
+	ctx, cancel := context.WithTimeout(ctx, partitionTimeout)
+	defer cancel()
 	instances, err := p.platform.Instances(ctx, want.Ref().GPU)
+	p.silent.note(want.Ref().GPU, err)
 	if err != nil {
 		return madePartition{}, newError(kindPartition, "MIG partition %s: %w", want.Name(), err)
 	}

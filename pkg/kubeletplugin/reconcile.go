@@ -112,6 +112,7 @@ func (r *reconciler) reconcile(ctx context.Context) time.Duration {
 	defer cancel()
 	askAPI := r.askAPI.Swap(false) || r.round%apiReconcileRounds == 0 || len(r.suspects) > 0 || r.failures > 0
 	r.round++
+	r.partitions.silent.forget()
 
 	var errs []error
 	if !r.rebuiltOnce || r.damaged.pending() {
@@ -309,14 +310,12 @@ func (r *reconciler) ensureSpecs(ctx context.Context) error {
 	}
 	seen, _ := r.hardware.load()
 	var errs []error
-	silent := silentGPUs{}
 	for _, record := range r.records() {
-		if silent.skip(record) {
-			continue // there is an error of it already, so this round is repeated
-		}
 		broken := anyUnhealthy(record, seen)
-		err := r.ensureSpec(ctx, record.ClaimUID, broken)
-		silent.note(record, err)
+		err := r.partitions.silent.ofRecord(record)
+		if err == nil {
+			err = r.ensureSpec(ctx, record.ClaimUID, broken)
+		}
 		if err == nil && !broken { // Prepare would refuse it
 			err = r.ensureMetadata(ctx, record)
 		}
