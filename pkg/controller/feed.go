@@ -207,7 +207,7 @@ func nodeReady(node *corev1.Node) bool {
 
 // takesRoom says that the pod takes of what a node has.
 func takesRoom(pod *corev1.Pod) bool {
-	return pod.Spec.NodeName != "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+	return pod.Spec.NodeName != "" && !placement.Ended(pod)
 }
 
 // supplyChanged says that devices or nodes have changed, usageChanged that pods or claims have, and whether they take

@@ -129,34 +129,20 @@ func (o *observer) claims(ctx context.Context, observation *gang.Observation) er
 	return nil
 }
 
-// priority is the lowest of the pods', which a quota or an admission policy may bound, and no higher than
-// that of the GangClaim's class, which nothing bounds: whoever makes a GangClaim may name any. A class that
-// does not exist counts as none.
+// priority is the gang's; a class that does not exist counts as none.
 func (o *observer) priority(ctx context.Context, observation *gang.Observation) error {
-	var values []int32
+	var class *schedulingv1.PriorityClass
 	if name := observation.Claim.Spec.PriorityClassName; name != "" {
-		class := &schedulingv1.PriorityClass{}
+		class = &schedulingv1.PriorityClass{}
 		switch err := o.cached.Get(ctx, types.NamespacedName{Name: name}, class); {
-		case err == nil:
-			values = append(values, class.Value)
-		case !apierrors.IsNotFound(err):
+		case apierrors.IsNotFound(err):
+			class = nil
+		case err != nil:
 			return err
 		}
 	}
-	for _, pod := range observation.Pods {
-		if live(pod) {
-			values = append(values, ptr.Deref(pod.Spec.Priority, 0))
-		}
-	}
-	if len(values) > 0 {
-		observation.Priority = slices.Min(values)
-	}
+	observation.Priority = gang.Priority(class, observation.Pods)
 	return nil
-}
-
-// live says that the pod has not ended and is not about to.
-func live(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
 
 // plan says what became of the planned devices.
@@ -274,7 +260,7 @@ func (o *observer) unusable(ctx context.Context, name string, pods []*corev1.Pod
 		return apierrors.IsNotFound(err), ignore(apierrors.IsNotFound, err)
 	}
 	return !nodeReady(node) || slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
-		return live(pod) && pod.Spec.NodeName == "" && !placement.NodeSuits(node, pod)
+		return pod.DeletionTimestamp == nil && !placement.Ended(pod) && pod.Spec.NodeName == "" && !placement.NodeSuits(node, pod)
 	}), nil
 }
 

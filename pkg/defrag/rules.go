@@ -90,7 +90,7 @@ func notOnePod(_ *inquiry, r placement.Resident) string {
 }
 
 func ending(_ *inquiry, r placement.Resident) string {
-	if r.Pod.DeletionTimestamp != nil || r.Claim.DeletionTimestamp != nil || r.Pod.Status.Phase == corev1.PodSucceeded || r.Pod.Status.Phase == corev1.PodFailed {
+	if r.Pod.DeletionTimestamp != nil || r.Claim.DeletionTimestamp != nil || placement.Ended(r.Pod) {
 		return "is ending by itself"
 	}
 	return ""

@@ -16,6 +16,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
 // maxEvictions is how many entries status.evictions has.
@@ -66,7 +67,7 @@ func (t *turn) evict() bool {
 		if m.EvictedAt != nil {
 			continue // the cache may still show it as if it were not
 		}
-		if pod := t.Moves[m.PodUID].Pod; pod != nil && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+		if pod := t.Moves[m.PodUID].Pod; pod != nil && pod.DeletionTimestamp == nil && !placement.Ended(pod) {
 			live = append(live, ref(pod))
 		}
 	}

@@ -125,7 +125,7 @@ func look(o Observation) *view {
 		v.pods[pod.UID] = pod
 		m := member{pod: pod, claim: generated[pod.UID]}
 		switch {
-		case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		case placement.Ended(pod):
 			v.ended = append(v.ended, m)
 		case pod.DeletionTimestamp != nil:
 			v.ending = append(v.ending, m)

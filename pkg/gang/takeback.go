@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
 // takeBack removes what was made for a plan: the template, then the claims, then the fences. After a
@@ -123,7 +124,7 @@ func giveBack(claims []*resourceapi.ResourceClaim, pods map[types.UID]*corev1.Po
 			continue
 		}
 		pod := pods[owner.UID]
-		if pod == nil || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if pod == nil || pod.DeletionTimestamp != nil || placement.Ended(pod) {
 			continue // freed without us
 		}
 		if (member{pod: pod}).owned() {

@@ -63,7 +63,7 @@ func (x *explainer) pod(ctx context.Context, namespace, name string) (explanatio
 		e.Message = "it has no spec.resourceClaims and no extended resource of a DeviceClass, and so asks for no GPU of driver " + v1alpha1.DriverName
 	case pod.DeletionTimestamp != nil:
 		e.State, e.Message = "Terminating", "it is ending, and keeps its devices until it has ended"
-	case ended(pod):
+	case placement.Ended(pod):
 		e.Message = "it has ended, and needs no devices any more"
 	case len(pod.Spec.SchedulingGates) > 0:
 		e.Reason, e.Message = corev1.PodReasonSchedulingGated, "it has the scheduling gate "+pod.Spec.SchedulingGates[0].Name+", and waits until that is removed"
@@ -325,7 +325,7 @@ func (x *explainer) consumer(claim *resourceapi.ResourceClaim) *corev1.Pod {
 			slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return ptr.Deref(c.ResourceClaimName, "") == claim.Name }))
 	}
 	for _, pod := range x.pods {
-		if pod.Namespace == claim.Namespace && !ended(pod) && (reserved(pod) || wants(pod)) {
+		if pod.Namespace == claim.Namespace && !placement.Ended(pod) && (reserved(pod) || wants(pod)) {
 			return pod
 		}
 	}

@@ -168,31 +168,9 @@ func (s *snapshot) observe(g *v1alpha1.GangClaim) gang.Observation {
 			o.Rules = append(o.Rules, rule)
 		}
 	}
-	o.Priority = s.priority(g, o.Pods)
+	class, _ := find(s.priorities, "", g.Spec.PriorityClassName)
+	o.Priority = gang.Priority(class, o.Pods)
 	return o
-}
-
-// priority is the lowest of the pods', and not above that of the GangClaim's class.
-func (s *snapshot) priority(g *v1alpha1.GangClaim, pods []*corev1.Pod) int32 {
-	var values []int32
-	for _, class := range s.priorities {
-		if class.Name == g.Spec.PriorityClassName {
-			values = append(values, class.Value)
-		}
-	}
-	for _, pod := range pods {
-		if pod.DeletionTimestamp == nil && !ended(pod) {
-			values = append(values, ptr.Deref(pod.Spec.Priority, 0))
-		}
-	}
-	if len(values) == 0 {
-		return 0
-	}
-	return slices.Min(values)
-}
-
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // scopesOf are what GangClaims can ask devices to share, by the attribute that claims name.

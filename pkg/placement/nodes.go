@@ -112,7 +112,7 @@ func (c *Cluster) SetPod(object *corev1.Pod) {
 		c.byTemplate[template][key] = p
 	}
 	switch {
-	case over(object):
+	case Ended(object):
 	case object.Spec.NodeName == "":
 		c.unbound[key] = p
 	default:
@@ -169,7 +169,8 @@ func templates(pod *corev1.Pod) func(yield func(types.NamespacedName) bool) {
 	}
 }
 
-func over(pod *corev1.Pod) bool {
+// Ended says that the containers of the pod have stopped for good: it has neither resources nor devices any more.
+func Ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 

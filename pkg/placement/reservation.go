@@ -98,7 +98,7 @@ func (p *planner) keepRoom(key types.NamespacedName, r *reservation, sign int) {
 	bound := map[string]int{}
 	for _, member := range p.byTemplate[key] {
 		switch {
-		case over(member.object):
+		case Ended(member.object):
 		case member.node == "":
 			unbound = append(unbound, member.object)
 		default:
