@@ -24,6 +24,7 @@ func (r *reconciler) reportDaemons() error {
 			status, err := r.config.MPS.Status(id)
 			if err != nil {
 				errs = append(errs, err)
+				seen[id] = r.daemonRestarts[id] // what was told stays told
 				continue
 			}
 			seen[id] = status.Restarts

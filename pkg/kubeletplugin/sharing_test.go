@@ -31,8 +31,8 @@ type fakeSharing struct {
 	daemons map[string]sharing.Spec
 	modes   map[string]string // by device; those that are not there are Default
 	slices  map[string]int    // by UUID
-	// ensureErr, removeErr, modeErr and sliceErr are what calls fail with.
-	ensureErr, removeErr, modeErr, sliceErr error
+	// ensureErr, removeErr, statusErr, modeErr and sliceErr are what calls fail with.
+	ensureErr, removeErr, statusErr, modeErr, sliceErr error
 	// onEnsure is called without the lock held.
 	onEnsure func(sharing.Spec)
 	sliced   int
@@ -77,7 +77,7 @@ func (f *fakeSharing) List() ([]string, error) {
 }
 
 func (f *fakeSharing) Status(id string) (sharing.Status, error) {
-	return sharing.Status{ID: id, State: sharing.Ready, Restarts: f.restarts, Message: "it was killed"}, nil
+	return sharing.Status{ID: id, State: sharing.Ready, Restarts: f.restarts, Message: "it was killed"}, f.statusErr
 }
 
 func (f *fakeSharing) ComputeMode(_ context.Context, gpu string) (string, error) {
@@ -467,10 +467,15 @@ func TestADaemonThatEndedIsTold(t *testing.T) {
 	for len(m.events.Events) > 0 {
 		<-m.events.Events
 	}
-	p.reconciler.reconcile(p.ctx)
-	if len(m.events.Events) > 0 {
-		t.Errorf("it is told again: %s", <-m.events.Events)
+	for _, f.statusErr = range []error{nil, errTest, nil} {
+		p.reconciler.reconcile(p.ctx)
+		if len(m.events.Events) > 0 {
+			t.Errorf("it is told again: %s", <-m.events.Events)
+		}
 	}
+	f.restarts = 3
+	p.reconciler.reconcile(p.ctx)
+	m.expectEvent("MPSDaemonEnded", "for the 3. time")
 }
 
 // The plugin asks itself to prepare a claim anew, for its metadata; meanwhile the kubelet unprepares it.
