@@ -109,7 +109,7 @@ func (p *Pending) Discard() error {
 }
 
 // Write replaces target with data. What it wrote is visible at once and survives the death of the
-// process; only SyncDir after a Pending.Sync makes it survive a power loss.
+// process, but not a power loss.
 func Write(target string, data []byte, perm fs.FileMode) error {
 	pending, err := New(target, perm)
 	if err != nil {
@@ -122,6 +122,25 @@ func Write(target string, data []byte, perm fs.FileMode) error {
 		return errors.Join(err, pending.Discard())
 	}
 	return nil
+}
+
+// WriteDurable is Write for what has to survive a power loss as well, once it has returned nil. With an error target may
+// have the old content or the new.
+func WriteDurable(target string, data []byte, perm fs.FileMode) error {
+	pending, err := New(target, perm)
+	if err != nil {
+		return err
+	}
+	if _, err := pending.Write(data); err != nil {
+		return errors.Join(err, pending.Discard())
+	}
+	if err := pending.Sync(); err != nil {
+		return errors.Join(err, pending.Discard())
+	}
+	if err := pending.Replace(); err != nil {
+		return errors.Join(err, pending.Discard())
+	}
+	return SyncDir(filepath.Dir(target))
 }
 
 // SyncDir makes the creations, renames and removals in a directory outlive a power loss.

@@ -4,6 +4,7 @@
 package atomicfile
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,20 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+var writers = map[string]func(string, []byte, fs.FileMode) error{"Write": Write, "WriteDurable": WriteDurable}
+
 func TestWriteReplacesWhole(t *testing.T) {
-	dir := t.TempDir()
-	target := filepath.Join(dir, "a.json")
-	for _, content := range []string{"a longer first content", "second", ""} {
-		if err := Write(target, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		got, err := os.ReadFile(target)
-		if err != nil || string(got) != content {
-			t.Errorf("read %q, %v; want %q", got, err, content)
-		}
-	}
-	if got := names(t, dir); !slices.Equal(got, []string{"a.json"}) {
-		t.Errorf("directory holds %v", got)
+	for name, write := range writers {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			target := filepath.Join(dir, "a.json")
+			for _, content := range []string{"a longer first content", "second", ""} {
+				if err := write(target, []byte(content), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				got, err := os.ReadFile(target)
+				if err != nil || string(got) != content {
+					t.Errorf("read %q, %v; want %q", got, err, content)
+				}
+			}
+			if got := names(t, dir); !slices.Equal(got, []string{"a.json"}) {
+				t.Errorf("directory holds %v", got)
+			}
+		})
 	}
 }
 
@@ -47,18 +54,20 @@ func TestWriteThatFailsLeavesNothing(t *testing.T) {
 		"the directory is missing":    "missing/a.json",
 		"a directory is in the place": "dir",
 	} {
-		t.Run(name, func(t *testing.T) {
-			root := t.TempDir()
-			if err := os.Mkdir(filepath.Join(root, "dir"), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := Write(filepath.Join(root, target), []byte("x"), 0o600); err == nil {
-				t.Error("no error")
-			}
-			if got := names(t, root); !slices.Equal(got, []string{"dir"}) {
-				t.Errorf("directory holds %v", got)
-			}
-		})
+		for writer, write := range writers {
+			t.Run(writer+": "+name, func(t *testing.T) {
+				root := t.TempDir()
+				if err := os.Mkdir(filepath.Join(root, "dir"), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := write(filepath.Join(root, target), []byte("x"), 0o600); err == nil {
+					t.Error("no error")
+				}
+				if got := names(t, root); !slices.Equal(got, []string{"dir"}) {
+					t.Errorf("directory holds %v", got)
+				}
+			})
+		}
 	}
 }
 

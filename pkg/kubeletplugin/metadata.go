@@ -146,7 +146,7 @@ func (m metadataFiles) sweep(prepared func(types.UID) bool) error {
 		_, err := atomicfile.RemoveStale(request, func(string) bool { return true })
 		errs = append(errs, err)
 	}
-	_, err = atomicfile.RemoveStale(m.pluginDir, func(base string) bool { return base == inventoryFileName })
+	_, err = atomicfile.RemoveStale(m.pluginDir, func(base string) bool { return base == inventoryFileName || base == shareFileName })
 	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("sweep device metadata: %w", err)

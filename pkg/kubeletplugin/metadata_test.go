@@ -74,9 +74,13 @@ func TestMetadataOfAClaimThatTookTheNameStays(t *testing.T) {
 
 func TestSweepRemovesMetadataOfNobody(t *testing.T) {
 	m := newMetadata(t, func(_, name string) bool { return name == "prepared" }, "prepared", "stray")
-	temporary := filepath.Join(m.cdiDir, "."+metadataSpecPrefix+"stray-uid_gpus.json.1234.tmp")
+	temporary := []string{
+		filepath.Join(m.cdiDir, "."+metadataSpecPrefix+"stray-uid_gpus.json.1234.tmp"),
+		filepath.Join(m.pluginDir, ".inventory.json.1234.tmp"),
+		filepath.Join(m.pluginDir, ".shares.json.1234.tmp"),
+	}
 	foreign := filepath.Join(m.cdiDir, ".other.example.com_metadata_x.json.1234.tmp")
-	for _, path := range []string{temporary, foreign} {
+	for _, path := range append(temporary, foreign) {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -87,8 +91,10 @@ func TestSweepRemovesMetadataOfNobody(t *testing.T) {
 	if directories, specs := m.left(t); !slices.Equal(directories, []string{"default_prepared"}) || !slices.Equal(specs, []types.UID{"prepared-uid"}) {
 		t.Errorf("left are %v and %v, want those of the prepared claim", directories, specs)
 	}
-	if _, err := os.Stat(temporary); !os.IsNotExist(err) {
-		t.Error("the temporary file of a killed process is still there")
+	for _, path := range temporary {
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("the temporary file %s of a killed process is still there", path)
+		}
 	}
 	if _, err := os.Stat(foreign); err != nil {
 		t.Errorf("another driver's file is gone: %v", err)

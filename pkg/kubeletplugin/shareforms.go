@@ -97,26 +97,12 @@ func openShareForms(dir string, wanted []NodeShares) (*shareForms, error) {
 }
 
 // save writes the file, so that it outlives a power loss.
-func (f *shareForms) save() (finalErr error) {
+func (f *shareForms) save() error {
 	data, err := json.Marshal(shareFile{Version: shareFileVersion, GPUs: f.published})
 	if err != nil {
 		return err
 	}
-	file, err := atomicfile.New(f.path, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { finalErr = errors.Join(finalErr, file.Discard()) }()
-	if _, err := file.Write(data); err != nil {
-		return err
-	}
-	if err := file.Sync(); err != nil {
-		return err
-	}
-	if err := file.Replace(); err != nil {
-		return err
-	}
-	return atomicfile.SyncDir(filepath.Dir(f.path))
+	return atomicfile.WriteDurable(f.path, data, 0o600)
 }
 
 // apply returns the inventory with each GPU in the form in which it is published, and marks those that are to get
