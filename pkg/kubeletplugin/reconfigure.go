@@ -33,7 +33,7 @@ func (d *discovery) reconfigure(ctx context.Context) bool {
 	if !d.forms.due(now) {
 		return false
 	}
-	known := holders{held: d.heldHere()}
+	known := holders{held: d.devicesInUse()}
 	if d.damaged.pending() || !d.anyWaitingFree(known.held) {
 		d.forms.postpone(now)
 		return false
@@ -53,19 +53,6 @@ func (d *discovery) reconfigure(ctx context.Context) bool {
 		klog.FromContext(ctx).Error(err, "Cannot find out who has the GPUs that are to be shared in another way, trying again")
 	}
 	return changed
-}
-
-// heldHere are the devices that are prepared on this node.
-func (d *discovery) heldHere() map[string]bool {
-	held := map[string]bool{}
-	for _, record := range d.records() {
-		for _, device := range record.Devices {
-			if !device.AdminAccess {
-				held[device.Name] = true
-			}
-		}
-	}
-	return held
 }
 
 // anyWaitingFree reports whether a GPU that waits is not held on this node.

@@ -119,6 +119,19 @@ func (d *Driver) records() []checkpoint.Record {
 	return records
 }
 
+// devicesInUse are the devices that are prepared for claims on this boot; those that only look (KEP-5018) use none.
+func (d *Driver) devicesInUse() map[string]bool {
+	names := map[string]bool{}
+	for _, record := range d.others(checkpoint.Record{}) {
+		for _, held := range record.Devices {
+			if !held.AdminAccess {
+				names[held.Name] = true
+			}
+		}
+	}
+	return names
+}
+
 // claimNames remembers the namespaces and names of the prepared claims, which the checkpoint does not
 // look up quickly. What another process does in a rolling update it learns from Driver.records.
 type claimNames struct {

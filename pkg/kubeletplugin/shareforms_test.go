@@ -146,6 +146,26 @@ func TestAGPUIsSharedOnceNobodyHasIt(t *testing.T) {
 	m.expectForms(p, "share 4", "share 4")
 }
 
+// Only the API server can say whether what was prepared before a reboot will be again.
+func TestARecordOfBeforeARebootDoesNotKeepTheForm(t *testing.T) {
+	m := newSharingMachine(t, 1)
+	p := m.ready()
+	m.published(p)
+	claim := m.claim("held", gpu(0))
+	p.mustPrepare(claim)
+	m.reboot()
+	p = m.start(sharedBy(t, "all", 4))
+	m.look(p)
+	m.lookFor(p, time.Minute)
+	m.expectForms(p, "whole waits")
+	m.deleteClaim(claim)
+	m.lookFor(p, 10*time.Minute)
+	m.expectForms(p, "share 4")
+	if !p.isPrepared(claim.UID) {
+		t.Error("there is no record of before the reboot any more")
+	}
+}
+
 func TestSharesAreTakenAwayOnceNobodyHasOne(t *testing.T) {
 	for name, change := range map[string]struct {
 		config func(*Config)

@@ -37,7 +37,7 @@ const (
 type steering struct {
 	interval time.Duration
 	clock    clock.WithTicker
-	// inUse are the devices that are prepared for claims now.
+	// inUse are the devices that claims have now.
 	inUse func() map[string]bool
 	// due has discovery publish again, and so has timer, at the time waiting. The latter two belong to discovery.
 	due     chan struct{}
@@ -196,17 +196,4 @@ func (d *Driver) watchFences(ctx context.Context) {
 func concerns(rule *resourceapi.DeviceTaintRule, node string) bool {
 	selector := rule.Spec.DeviceSelector
 	return selector == nil || selector.Pool == nil || *selector.Pool == node
-}
-
-// devicesInUse are the devices that are prepared for claims; those that only look (KEP-5018) use none.
-func (d *Driver) devicesInUse() map[string]bool {
-	names := map[string]bool{}
-	for _, record := range d.store.List() {
-		for _, held := range record.Devices {
-			if !held.AdminAccess {
-				names[held.Name] = true
-			}
-		}
-	}
-	return names
 }

@@ -208,3 +208,15 @@ func TestAPreparedGPUIsNotCountedAsFree(t *testing.T) {
 		t.Errorf("%d GPUs are free after it was given back, want 4", got)
 	}
 }
+
+func TestAGPUThatWasPreparedBeforeARebootIsCountedAsFree(t *testing.T) {
+	m := newMachine(t, 4)
+	claim := m.claim("one", gpu(2))
+	m.ready().mustPrepare(claim)
+	m.reboot()
+	p := m.start(func(c *Config) { c.SteeringInterval = testSteering })
+	p.discovery.look(p.ctx)
+	if got := *p.desired.Pools[testNode].Slices[0].Devices[0].Attributes[resourcemodel.AttributeNVSwitchDomainFree].IntValue; got != 4 || !p.isPrepared(claim.UID) {
+		t.Errorf("%d GPUs are free, want 4, with a record of before the reboot: %t", got, p.isPrepared(claim.UID))
+	}
+}
