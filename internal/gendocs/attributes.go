@@ -43,7 +43,7 @@ A GPU that the [node configuration](node-config.md) shares is one device that se
 ## MIG partitions
 
 Every place that a partition can be in is a device as well, on GPUs whose MIG mode is on. It has the attributes of its GPU, but for
-%[1]suuid%[1]s, %[1]sindex%[1]s, %[1]sminor%[1]s, %[1]snvlinks%[1]s, %[1]snvlinksPerPeer%[1]s and %[1]snvswitchDomainSize%[1]s, and these:
+%[1]suuid%[1]s, %[1]sindex%[1]s, %[1]sminor%[1]s, %[1]snvlinks%[1]s, %[1]snvlinksPerPeer%[1]s, %[1]snvswitchDomainSize%[1]s and %[1]slastNVSwitchDomain%[1]s, and these:
 
 `, "`")
 	table(page, resourcemodel.PartitionAttributeTable(), "partition")

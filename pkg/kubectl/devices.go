@@ -54,16 +54,18 @@ type domainView struct {
 
 // gpuView is a GPU.
 type gpuView struct {
-	Index    int64  `json:"index"`
-	Device   string `json:"device"`
-	ID       string `json:"id,omitempty"`
-	UUID     string `json:"uuid,omitempty"`
-	Product  string `json:"product,omitempty"`
-	Domain   string `json:"domain,omitempty"`
-	NUMANode *int64 `json:"numaNode,omitempty"`
-	PCIeRoot string `json:"pcieRoot,omitempty"`
-	PCIBusID string `json:"pciBusID,omitempty"`
-	NVLinks  int64  `json:"nvlinks"`
+	Index   int64  `json:"index"`
+	Device  string `json:"device"`
+	ID      string `json:"id,omitempty"`
+	UUID    string `json:"uuid,omitempty"`
+	Product string `json:"product,omitempty"`
+	Domain  string `json:"domain,omitempty"`
+	// LastDomain is the domain that the GPU has dropped out of.
+	LastDomain string `json:"lastDomain,omitempty"`
+	NUMANode   *int64 `json:"numaNode,omitempty"`
+	PCIeRoot   string `json:"pcieRoot,omitempty"`
+	PCIBusID   string `json:"pciBusID,omitempty"`
+	NVLinks    int64  `json:"nvlinks"`
 	// NVLinksPerPeer is 0 where the attribute is absent.
 	NVLinksPerPeer int64        `json:"nvlinksPerPeer,omitempty"`
 	State          string       `json:"state"`
@@ -178,6 +180,7 @@ func newGPU(pool string, d resourceapi.Device) gpuView {
 		UUID:           stringOf(d, resourcemodel.AttributeUUID),
 		Product:        stringOf(d, resourcemodel.AttributeProductName),
 		Domain:         stringOf(d, resourcemodel.AttributeNVSwitchDomain),
+		LastDomain:     stringOf(d, resourcemodel.AttributeLastNVSwitchDomain),
 		NUMANode:       d.Attributes[resourcemodel.AttributeNUMANode].IntValue,
 		PCIeRoot:       stringOf(d, resourcemodel.AttributePCIeRoot),
 		PCIBusID:       stringOf(d, resourcemodel.AttributePCIBusID),
@@ -290,13 +293,13 @@ func domainsOf(gpus []gpuView) []domainView {
 	var list []domainView
 	for i := range gpus {
 		g := &gpus[i]
-		k := key{domain: g.Domain}
-		if g.Domain == "" {
+		k := key{domain: cmp.Or(g.Domain, g.LastDomain)}
+		if k.domain == "" {
 			k.numa = ptr.Deref(g.NUMANode, -1)
 		}
 		if _, known := at[k]; !known {
 			at[k] = len(list)
-			list = append(list, domainView{Name: g.Domain})
+			list = append(list, domainView{Name: k.domain})
 		}
 		d := &list[at[k]]
 		d.GPUs = append(d.GPUs, g.Index)
@@ -304,7 +307,7 @@ func domainsOf(gpus []gpuView) []domainView {
 		if g.NUMANode != nil && !slices.Contains(d.NUMANodes, *g.NUMANode) {
 			d.NUMANodes = append(d.NUMANodes, *g.NUMANode)
 		}
-		if g.State == stateFree {
+		if g.State == stateFree && g.Domain == d.Name {
 			d.Free++
 		}
 	}

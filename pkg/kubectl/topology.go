@@ -229,6 +229,9 @@ func (d domainView) notes() string {
 		for _, t := range g.Taints {
 			about = append(about, "taint "+t)
 		}
+		if g.Domain != d.Name {
+			about = append(about, "not in the domain any more")
+		}
 		if len(about) == 0 {
 			continue
 		}

@@ -23,7 +23,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/device"
 	"github.com/switchyard-dev/switchyard/pkg/simulator/profile"
+	"github.com/switchyard-dev/switchyard/test/harness/fleet"
 )
 
 // troubled is the journey's cluster with a GPU that is sick and a domain that is planned for a gang.
@@ -76,6 +78,27 @@ func TestTopologyOfOtherNodes(t *testing.T) {
 	for file, hardware := range map[string]string{"topology-t4.txt": "t4", "topology-nvl72.txt": "gb200-nvl72", "topology-pairs.txt": "a100-pcie-pairs"} {
 		t.Run(hardware, func(t *testing.T) { gpuNode(t, "node", hardware).golden(t, file, "topology", "node") })
 	}
+}
+
+// GPU 5 is lost: it is shown where it was, and the domain has the other seven.
+func TestTopologyOfALostGPU(t *testing.T) {
+	inventory, err := fleet.Inventory(t.Context(), "node", "hgx-h100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := inventory
+	seen.GPUs = nil
+	for _, gpu := range inventory.GPUs {
+		if gpu.NVSwitchDomainSize--; gpu.Index != 5 {
+			seen.GPUs = append(seen.GPUs, gpu)
+		}
+	}
+	c := gpuNode(t, "node", "")
+	for _, slice := range fleet.Slices(device.Merge(inventory, seen)) {
+		c = append(c, &slice)
+	}
+	c.golden(t, "topology-lost.txt", "topology")
+	c.golden(t, "topology-lost.json", "topology", "-o", "json")
 }
 
 func TestTopologyIsPlainTextInAFile(t *testing.T) {

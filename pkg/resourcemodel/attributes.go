@@ -32,6 +32,7 @@ const (
 	AttributeCUDADriverVersion     resourceapi.QualifiedName = "cudaDriverVersion"
 	AttributeNVSwitchDomain        resourceapi.QualifiedName = "nvswitchDomain"
 	AttributeNVSwitchDomainSize    resourceapi.QualifiedName = "nvswitchDomainSize"
+	AttributeLastNVSwitchDomain    resourceapi.QualifiedName = "lastNVSwitchDomain"
 	AttributeNVLinks               resourceapi.QualifiedName = "nvlinks"
 	AttributeNVLinksPerPeer        resourceapi.QualifiedName = "nvlinksPerPeer"
 	AttributePCIBusID                                        = deviceattribute.StandardDeviceAttributePCIBusID
@@ -75,6 +76,9 @@ func Attributes(gpu device.GPU, inv device.Inventory) map[resourceapi.QualifiedN
 		if gpu.NVLinksPerPeer > 0 {
 			a.number(AttributeNVLinksPerPeer, gpu.NVLinksPerPeer)
 		}
+	}
+	if gpu.NVSwitchDomain == "" && gpu.LastDomain != "" {
+		a.identifier(AttributeLastNVSwitchDomain, gpu.LastDomain)
 	}
 	a.number(AttributeNVLinks, gpu.NVLinks)
 	a.identifier(AttributePCIeRoot, gpu.PCIeRoot)

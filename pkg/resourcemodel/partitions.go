@@ -53,7 +53,7 @@ func PartitionAttributes(p device.Partition, inv device.Inventory) map[resourcea
 // partitionAttributes turns the attributes of a GPU into those of a partition of it.
 func partitionAttributes(p device.Partition, ofParent map[resourceapi.QualifiedName]resourceapi.DeviceAttribute) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	a := attributes(maps.Clone(ofParent))
-	for _, ofGPU := range []resourceapi.QualifiedName{AttributeUUID, AttributeIndex, AttributeMinor, AttributeNVLinks, AttributeNVLinksPerPeer, AttributeNVSwitchDomainSize, AttributeSharing} {
+	for _, ofGPU := range []resourceapi.QualifiedName{AttributeUUID, AttributeIndex, AttributeMinor, AttributeNVLinks, AttributeNVLinksPerPeer, AttributeNVSwitchDomainSize, AttributeLastNVSwitchDomain, AttributeSharing} {
 		delete(a, ofGPU)
 	}
 	a.text(AttributeType, TypeMIG)

@@ -219,6 +219,7 @@ func TestTheTablesDocumentPartitions(t *testing.T) {
 	}
 	for _, left := range []resourceapi.QualifiedName{
 		resourcemodel.AttributeUUID, resourcemodel.AttributeIndex, resourcemodel.AttributeMinor, resourcemodel.AttributeNVLinks, resourcemodel.AttributeNVLinksPerPeer, resourcemodel.AttributeNVSwitchDomainSize,
+		resourcemodel.AttributeLastNVSwitchDomain,
 	} {
 		delete(wants, left)
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -204,6 +205,9 @@ func TestTheTableDocumentsWhatIsPublished(t *testing.T) {
 		}
 	}
 	full := resourcemodel.Attributes(gpu(0, "node-a.0"), inventory())
+	dropped := gpu(0, "")
+	dropped.LastDomain = "node-a.0"
+	maps.Copy(full, resourcemodel.Attributes(dropped, inventory()))
 	bare := resourcemodel.Attributes(device.GPU{UUID: "GPU-0"}, device.Inventory{})
 	documented := map[resourceapi.QualifiedName]bool{}
 	for _, field := range resourcemodel.AttributeTable() {

@@ -35,6 +35,7 @@ var attributeTable = []Field{
 	{AttributeCUDADriverVersion, "version", false, "Highest CUDA version that the driver supports, for example `13.0.0`."},
 	{AttributeNVSwitchDomain, "string", false, "NVSwitch domain: GPUs with equal values talk at NVLink speed. `<node>.<n>`, or `<clusterUUID>.<cliqueId>` for a fabric that spans nodes; absent without NVLink peers."},
 	{AttributeNVSwitchDomainSize, "int", false, "GPUs of the domain on this node."},
+	{AttributeLastNVSwitchDomain, "string", false, "NVSwitch domain that the GPU was in until it was lost or its NVLinks went down; absent while it is in one."},
 	{AttributeNVLinks, "int", true, "Active NVLinks of the GPU; 0 without NVLink."},
 	{AttributeNVLinksPerPeer, "int", false, "Active NVLinks to each other GPU of the domain on this node, as `nvidia-smi topo -m` counts them; absent where they differ or are not known."},
 	{AttributePCIBusID, "string", false, "PCI address, for example `0000:53:00.0`."},
@@ -94,7 +95,7 @@ func ShareCapacityTable() []Field { return slices.Clone(shareCapacityTable) }
 
 // PartitionAttributeTable documents the attributes of MIG partitions that differ from those of GPUs. They
 // have all others, too, but for AttributeUUID, AttributeIndex, AttributeMinor, AttributeNVLinks,
-// AttributeNVLinksPerPeer and AttributeNVSwitchDomainSize.
+// AttributeNVLinksPerPeer, AttributeNVSwitchDomainSize and AttributeLastNVSwitchDomain.
 func PartitionAttributeTable() []Field { return slices.Clone(partitionAttributeTable) }
 
 // PartitionCapacityTable documents all capacities of MIG partitions.
