@@ -58,82 +58,15 @@ func (f *feed) start(ctx context.Context, informers cache.Informers) error {
 		return nil
 	}
 	for _, err := range []error{
-		follow(add, func(old, pod *corev1.Pod) {
-			f.cluster.SetPod(pod)
-			if old == nil || podChanged(old, pod) {
-				f.usageChanged(old != nil && takesRoom(old) && !takesRoom(pod))
-			}
-		}, func(pod *corev1.Pod) {
-			f.cluster.DeletePod(keyOf(pod))
-			f.usageChanged(takesRoom(pod))
-		}),
-		follow(add, func(old, claim *resourceapi.ResourceClaim) {
-			f.cluster.SetClaim(claim)
-			if old == nil || (old.Status.Allocation == nil) != (claim.Status.Allocation == nil) {
-				f.usageChanged(old != nil && claim.Status.Allocation == nil)
-			}
-		}, func(claim *resourceapi.ResourceClaim) {
-			f.cluster.DeleteClaim(keyOf(claim))
-			f.usageChanged(claim.Status.Allocation != nil)
-		}),
-		follow(add, func(old, node *corev1.Node) {
-			if old != nil && !nodeChanged(old, node) {
-				return // a heartbeat
-			}
-			f.cluster.SetNode(node)
-			f.supplyChanged()
-		}, func(node *corev1.Node) {
-			f.cluster.DeleteNode(node.Name)
-			f.supplyChanged()
-		}),
-		follow(add, func(_, slice *resourceapi.ResourceSlice) {
-			f.cluster.SetSlice(slice)
-			f.supplyChanged()
-		}, func(slice *resourceapi.ResourceSlice) {
-			f.cluster.DeleteSlice(slice.Name)
-			f.supplyChanged()
-		}),
-		follow(add, func(_, class *resourceapi.DeviceClass) {
-			f.cluster.SetClass(class)
-			f.supplyChanged()
-		}, func(class *resourceapi.DeviceClass) {
-			f.cluster.DeleteClass(class.Name)
-			f.supplyChanged()
-		}),
-		follow(add, func(old, rule *resourceapi.DeviceTaintRule) {
-			if old != nil && equality.Semantic.DeepEqual(old.Spec, rule.Spec) {
-				return // touched, or its status was written
-			}
-			f.cluster.SetRule(rule)
-			f.supplyChanged()
-		}, func(rule *resourceapi.DeviceTaintRule) {
-			f.cluster.DeleteRule(rule.Name)
-			f.supplyChanged()
-		}),
-		follow(add, func(_, quota *corev1.ResourceQuota) {
-			f.cluster.SetQuota(quota)
-			f.planner.Changed()
-		}, func(quota *corev1.ResourceQuota) {
-			f.cluster.DeleteQuota(keyOf(quota))
-			f.planner.Changed()
-		}),
-		follow(add, func(old, budget *policyv1.PodDisruptionBudget) {
-			f.maker.SetBudget(budget)
-			if old == nil || old.Status.DisruptionsAllowed != budget.Status.DisruptionsAllowed {
-				f.planner.Taken() // no gang that needs no moves waits for it
-			}
-		}, func(budget *policyv1.PodDisruptionBudget) {
-			f.maker.DeleteBudget(keyOf(budget))
-			f.planner.Taken()
-		}),
-		follow(add, func(_, gang *v1alpha1.GangClaim) {
-			f.maker.SetGang(gang)
-			f.planner.Observe(gang)
-		}, func(gang *v1alpha1.GangClaim) {
-			f.maker.SetGang(gang)
-			f.planner.Gone(gang)
-			f.deleted()
-		}),
+		follow(add, f.setPod, f.deletePod),
+		follow(add, f.setClaim, f.deleteClaim),
+		follow(add, f.setNode, f.deleteNode),
+		follow(add, f.setSlice, f.deleteSlice),
+		follow(add, f.setClass, f.deleteClass),
+		follow(add, f.setRule, f.deleteRule),
+		follow(add, f.setQuota, f.deleteQuota),
+		follow(add, f.setBudget, f.deleteBudget),
+		follow(add, f.setGang, f.deleteGang),
 		follow(add, func(_, _ *schedulingv1.PriorityClass) { f.planner.AskAgain() }, func(*schedulingv1.PriorityClass) { f.planner.AskAgain() }),
 	} {
 		if err != nil {
@@ -169,6 +102,109 @@ func follow[T any, P interface {
 			remove(last)
 		}
 	})
+}
+
+func (f *feed) setPod(old, pod *corev1.Pod) {
+	f.cluster.SetPod(pod)
+	if old == nil || podChanged(old, pod) {
+		f.usageChanged(old != nil && takesRoom(old) && !takesRoom(pod))
+	}
+}
+
+func (f *feed) deletePod(pod *corev1.Pod) {
+	f.cluster.DeletePod(keyOf(pod))
+	f.usageChanged(takesRoom(pod))
+}
+
+func (f *feed) setClaim(old, claim *resourceapi.ResourceClaim) {
+	f.cluster.SetClaim(claim)
+	if old == nil || (old.Status.Allocation == nil) != (claim.Status.Allocation == nil) {
+		f.usageChanged(old != nil && claim.Status.Allocation == nil)
+	}
+}
+
+func (f *feed) deleteClaim(claim *resourceapi.ResourceClaim) {
+	f.cluster.DeleteClaim(keyOf(claim))
+	f.usageChanged(claim.Status.Allocation != nil)
+}
+
+func (f *feed) setNode(old, node *corev1.Node) {
+	if old != nil && !nodeChanged(old, node) {
+		return // a heartbeat
+	}
+	f.cluster.SetNode(node)
+	f.supplyChanged()
+}
+
+func (f *feed) deleteNode(node *corev1.Node) {
+	f.cluster.DeleteNode(node.Name)
+	f.supplyChanged()
+}
+
+func (f *feed) setSlice(_, slice *resourceapi.ResourceSlice) {
+	f.cluster.SetSlice(slice)
+	f.supplyChanged()
+}
+
+func (f *feed) deleteSlice(slice *resourceapi.ResourceSlice) {
+	f.cluster.DeleteSlice(slice.Name)
+	f.supplyChanged()
+}
+
+func (f *feed) setClass(_, class *resourceapi.DeviceClass) {
+	f.cluster.SetClass(class)
+	f.supplyChanged()
+}
+
+func (f *feed) deleteClass(class *resourceapi.DeviceClass) {
+	f.cluster.DeleteClass(class.Name)
+	f.supplyChanged()
+}
+
+func (f *feed) setRule(old, rule *resourceapi.DeviceTaintRule) {
+	if old != nil && equality.Semantic.DeepEqual(old.Spec, rule.Spec) {
+		return // touched, or its status was written
+	}
+	f.cluster.SetRule(rule)
+	f.supplyChanged()
+}
+
+func (f *feed) deleteRule(rule *resourceapi.DeviceTaintRule) {
+	f.cluster.DeleteRule(rule.Name)
+	f.supplyChanged()
+}
+
+func (f *feed) setQuota(_, quota *corev1.ResourceQuota) {
+	f.cluster.SetQuota(quota)
+	f.planner.Changed()
+}
+
+func (f *feed) deleteQuota(quota *corev1.ResourceQuota) {
+	f.cluster.DeleteQuota(keyOf(quota))
+	f.planner.Changed()
+}
+
+func (f *feed) setBudget(old, budget *policyv1.PodDisruptionBudget) {
+	f.maker.SetBudget(budget)
+	if old == nil || old.Status.DisruptionsAllowed != budget.Status.DisruptionsAllowed {
+		f.planner.Taken() // no gang that needs no moves waits for it
+	}
+}
+
+func (f *feed) deleteBudget(budget *policyv1.PodDisruptionBudget) {
+	f.maker.DeleteBudget(keyOf(budget))
+	f.planner.Taken()
+}
+
+func (f *feed) setGang(_, gang *v1alpha1.GangClaim) {
+	f.maker.SetGang(gang)
+	f.planner.Observe(gang)
+}
+
+func (f *feed) deleteGang(gang *v1alpha1.GangClaim) {
+	f.maker.SetGang(gang)
+	f.planner.Gone(gang)
+	f.deleted()
 }
 
 // podChanged says that the pod takes another amount of a node, or may be decided on now.
