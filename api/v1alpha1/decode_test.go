@@ -323,24 +323,28 @@ func FuzzDecode(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		config, err := Decode(raw)
-		if err != nil {
-			if err.Error() == "" {
-				t.Error("an error without a message")
-			}
-			return
+	f.Fuzz(func(t *testing.T, raw []byte) { roundTrip(t, Decode, raw) })
+}
+
+// roundTrip fails unless what is accepted is the same when it is encoded and decoded again.
+func roundTrip[T any](t *testing.T, decode func([]byte) (T, error), raw []byte, options ...cmp.Option) {
+	t.Helper()
+	config, err := decode(raw)
+	if err != nil {
+		if err.Error() == "" {
+			t.Error("an error without a message")
 		}
-		encoded, err := json.Marshal(config)
-		if err != nil {
-			t.Fatalf("encode %+v: %v", config, err)
-		}
-		again, err := Decode(encoded)
-		if err != nil {
-			t.Fatalf("decode %s again: %v", encoded, err)
-		}
-		if diff := cmp.Diff(config, again); diff != "" {
-			t.Errorf("round trip (-first +second):\n%s", diff)
-		}
-	})
+		return
+	}
+	encoded, err := json.Marshal(config)
+	if err != nil {
+		t.Fatalf("encode %+v: %v", config, err)
+	}
+	again, err := decode(encoded)
+	if err != nil {
+		t.Fatalf("decode %s again: %v", encoded, err)
+	}
+	if diff := cmp.Diff(config, again, options...); diff != "" {
+		t.Errorf("round trip (-first +second):\n%s", diff)
+	}
 }

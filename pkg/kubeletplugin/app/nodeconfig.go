@@ -9,8 +9,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/device"
@@ -54,32 +56,31 @@ func NodeSettings() []NodeSetting {
 				o.HealthXIDs = c.Health.XIDs
 			}
 		}},
-		{"discoveryInterval", "discovery-interval", func(o *Options, c *v1alpha1.NodeConfig) {
-			if c.DiscoveryInterval != nil {
-				o.DiscoveryInterval = c.DiscoveryInterval.Duration
-			}
-		}},
-		{"reconcileInterval", "reconcile-interval", func(o *Options, c *v1alpha1.NodeConfig) {
-			if c.ReconcileInterval != nil {
-				o.ReconcileInterval = c.ReconcileInterval.Duration
-			}
-		}},
-		{"orphanGrace", "orphan-grace", func(o *Options, c *v1alpha1.NodeConfig) {
-			if c.OrphanGrace != nil {
-				o.OrphanGrace = c.OrphanGrace.Duration
-			}
-		}},
-		{"deviceWait", "device-wait", func(o *Options, c *v1alpha1.NodeConfig) {
-			if c.DeviceWait != nil {
-				o.DeviceWait = c.DeviceWait.Duration
-			}
-		}},
-		{"steeringInterval", "steering-interval", func(o *Options, c *v1alpha1.NodeConfig) {
-			if c.SteeringInterval != nil {
-				o.SteeringInterval = c.SteeringInterval.Duration
-			}
-		}},
+		durationSetting("discoveryInterval", "discovery-interval", func(o *Options, c *v1alpha1.NodeConfig) (*time.Duration, *metav1.Duration) {
+			return &o.DiscoveryInterval, c.DiscoveryInterval
+		}),
+		durationSetting("reconcileInterval", "reconcile-interval", func(o *Options, c *v1alpha1.NodeConfig) (*time.Duration, *metav1.Duration) {
+			return &o.ReconcileInterval, c.ReconcileInterval
+		}),
+		durationSetting("orphanGrace", "orphan-grace", func(o *Options, c *v1alpha1.NodeConfig) (*time.Duration, *metav1.Duration) {
+			return &o.OrphanGrace, c.OrphanGrace
+		}),
+		durationSetting("deviceWait", "device-wait", func(o *Options, c *v1alpha1.NodeConfig) (*time.Duration, *metav1.Duration) {
+			return &o.DeviceWait, c.DeviceWait
+		}),
+		durationSetting("steeringInterval", "steering-interval", func(o *Options, c *v1alpha1.NodeConfig) (*time.Duration, *metav1.Duration) {
+			return &o.SteeringInterval, c.SteeringInterval
+		}),
 	}
+}
+
+// durationSetting is a setting that is a time; value and file are where it goes and what the file says.
+func durationSetting(field, flag string, places func(*Options, *v1alpha1.NodeConfig) (value *time.Duration, file *metav1.Duration)) NodeSetting {
+	return NodeSetting{field, flag, func(o *Options, c *v1alpha1.NodeConfig) {
+		if value, file := places(o, c); file != nil {
+			*value = file.Duration
+		}
+	}}
 }
 
 // override sets what the file says and leaves what it does not.
