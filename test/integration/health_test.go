@@ -125,7 +125,7 @@ func TestTheHolderOfASickGPUIsToldAndEvictedOnlyIfConfigured(t *testing.T) {
 			metric(t, p, equal(8), "switchyard_kubelet_plugin_monitored_devices")
 			claim := n.gpus(t, "train", n.devices[1])
 			n.prepare(t, claim)
-			for _, err := range []error{n.GPUs.LoseGPU(1), n.GPUs.InjectXID(2, 63)} {
+			for _, err := range []error{n.GPUs.InjectXID(2, 63), n.GPUs.LoseGPU(1)} {
 				if err != nil {
 					t.Fatal(err)
 				}
