@@ -19,6 +19,7 @@ func benchmarks() []Benchmark {
 		nodePluginStart(),
 		nodePluginHealth(),
 		nodePluginMIG(),
+		nodePluginMPS(),
 		nodePluginMemory(),
 		planner(),
 		defragmentation(),
