@@ -69,64 +69,70 @@ const maxLeftOver = 256
 
 // WatchHealth tells what NVML reports of the GPUs' health, one event after the other, until ctx ends, which
 // is no error. started is called once events are on their way, with how many GPUs report any and how many
-// there are; what happened before is found by looking.
+// there are; what happened before is found by looking. It is called again when NVML was initialised anew, as
+// after a discovery that found a GPU in trouble; [Library.Discover] says when. All that was reported until then is
+// told; what happens in the moment between is not.
 //
 // It returns an error when there are no events any more: one that matches [ErrEventsNotSupported] or
-// [ErrUnavailable], or another when NVML has to be initialised anew, as after a discovery that found a
-// GPU in trouble; [Library.Discover] says when. All that was reported until then is told before. The caller
-// watches again; what happens in between is not told. A call that hangs is left behind when ctx ends.
+// [ErrUnavailable], or another. The caller watches again; what happens in between is not told. A call that hangs
+// is left behind when ctx ends.
 func (l *Library) WatchHealth(ctx context.Context, started func(monitored, gpus int), tell func(HealthEvent)) error {
-	type answer struct {
-		event HealthEvent
-		over  error
-	}
-	answers := make(chan answer)
+	news := make(chan watchNews)
 	stop := make(chan struct{})
 	defer close(stop)
-	send := func(a answer) bool {
+	go l.watchOn(ctx, func(n watchNews) bool {
 		select {
-		case answers <- a:
+		case news <- n:
 			return true
 		case <-stop:
 			return false
 		}
-	}
-	opened := make(chan *watch, 1)
-	go func() {
-		w, err := l.openWatch(ctx)
-		if err != nil {
-			send(answer{over: err})
-			return
-		}
-		defer w.close()
-		opened <- w
-		for {
-			event, found, err := w.next()
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if err != nil {
-				send(answer{over: err})
-				return
-			}
-			if found && !send(answer{event: event}) {
-				return
-			}
-		}
-	}()
+	})
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case w := <-opened:
-			started(len(w.uuids), w.gpus)
-		case a := <-answers:
-			if a.over != nil {
-				return a.over
+		case n := <-news:
+			switch {
+			case n.over != nil:
+				return n.over
+			case n.opened:
+				started(n.monitored, n.gpus)
+			default:
+				tell(n.event)
 			}
-			tell(a.event)
+		}
+	}
+}
+
+// watchNews is an event, or that a watch is open, or why there are no events any more.
+type watchNews struct {
+	event           HealthEvent
+	opened          bool
+	monitored, gpus int
+	over            error
+}
+
+// watchOn sends the news of one watch after the other, until there are none any more or ctx ends.
+func (l *Library) watchOn(ctx context.Context, send func(watchNews) bool) {
+	for {
+		w, err := l.openWatch(ctx)
+		if err != nil {
+			send(watchNews{over: err})
+			return
+		}
+		listening := send(watchNews{opened: true, monitored: len(w.uuids), gpus: w.gpus})
+		for listening && err == nil && ctx.Err() == nil {
+			var event HealthEvent
+			var found bool
+			if event, found, err = w.next(); found {
+				listening = send(watchNews{event: event})
+			}
+		}
+		w.close()
+		if !errors.Is(err, errSessionOver) {
+			send(watchNews{over: err})
+			return
 		}
 	}
 }

@@ -5,6 +5,7 @@ package nvml
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -78,33 +79,41 @@ func TestWatchHealthTellsWhatWaitsWhenNVMLIsLeft(t *testing.T) {
 			node := newNode(t, 2)
 			ok := []gonvml.Return{gonvml.SUCCESS, gonvml.SUCCESS}
 			var library *Library
-			left, waiting := false, test.waiting
+			sets, waits := 0, 0
 			library, _ = eventful(node, ok, ok, func() (gonvml.EventData, gonvml.Return) {
-				if !left {
-					left = true
+				waits++
+				switch {
+				case sets == 2:
+					return gonvml.EventData{}, gonvml.ERROR_GPU_IS_LOST
+				case waits == 1:
 					node.gpus[1].ret = map[string]gonvml.Return{"nvmlDeviceGetUUID": gonvml.ERROR_GPU_IS_LOST}
 					if _, err := library.Discover(t.Context()); err != nil {
 						t.Error(err)
 					}
-					return gonvml.EventData{}, gonvml.ERROR_TIMEOUT
+				case waits <= 1+test.waiting:
+					return gonvml.EventData{EventType: gonvml.EventTypeXidCriticalError, EventData: 119}, gonvml.SUCCESS
 				}
-				if waiting == 0 {
-					return gonvml.EventData{}, gonvml.ERROR_TIMEOUT
-				}
-				waiting--
-				return gonvml.EventData{EventType: gonvml.EventTypeXidCriticalError, EventData: 119}, gonvml.SUCCESS
+				return gonvml.EventData{}, gonvml.ERROR_TIMEOUT
 			})
+			lib := library.lib.(*mock.Interface)
+			create := lib.EventSetCreateFunc
+			lib.EventSetCreateFunc = func() (gonvml.EventSet, gonvml.Return) {
+				sets++
+				return create()
+			}
+			var counts []int
 			told := 0
-			err := library.WatchHealth(t.Context(), func(int, int) {}, func(e HealthEvent) {
-				if e.XID == 119 {
-					told++
-				}
-			})
-			if !errors.Is(err, errSessionOver) {
-				t.Errorf("it ended with %v, want the end of the session", err)
+			err := library.WatchHealth(t.Context(), func(monitored, _ int) {
+				counts = append(counts, monitored)
+			}, func(HealthEvent) { told++ })
+			if !errors.Is(err, gonvml.ERROR_GPU_IS_LOST) {
+				t.Errorf("it ended with %v, want what the wait of the second watch returned", err)
 			}
 			if told != test.told {
 				t.Errorf("%d events were told, want %d", told, test.told)
+			}
+			if !slices.Equal(counts, []int{2, 1}) {
+				t.Errorf("watches of %d GPUs were opened, want one of both and one of the other", counts)
 			}
 		})
 	}
