@@ -142,15 +142,31 @@ func TestSevenPodsShareOneGPUByMIG(t *testing.T) {
 	s.must(the.WaitPodRunning(s.ctx, s.name, "eighth", patience))
 }
 
-// A partition by its memory, and two of one GPU.
+const thirdMPS = `{"apiVersion":"switchyard.dev/v1alpha1","kind":"MIGConfig","sharing":{"strategy":"MPS","mps":{"activeThreadPercentage":33,"pinnedDeviceMemoryLimit":"8Gi"}}}`
+
+// A partition by its memory, which two containers share by MPS, and two partitions of one GPU.
 func TestPartitionsByNeedAndOfOneGPU(t *testing.T) {
 	s := newSpace(t)
 	s.migOn("node-a")
 	byMemory := request("part", 1, `device.capacity["gpu.switchyard.dev"].memory.compareTo(quantity("20Gi")) >= 0`)
 	byMemory.Exactly.DeviceClassName = classMIG
-	s.claim("memory", claimSpec([]resourceapi.DeviceRequest{byMemory}))
-	s.run(withClaims(pod("memory", "node-a", container("work", uses("gpu"))), map[string]string{"gpu": "memory"}))
+	s.claim("memory", claimSpec([]resourceapi.DeviceRequest{byMemory}, withConfig(thirdMPS)))
+	s.run(withClaims(pod("memory", "node-a", container("left", uses("gpu")), container("right", uses("gpu"))), map[string]string{"gpu": "memory"}))
 	s.wantPartitions("node-a", "3g.40gb@4")
+	_, daemons := s.wantSharing("node-a", 0, 1)
+	for _, container := range []string{"left", "right"} {
+		devices := s.execIn("memory", container, "nvidia-smi", "-L")
+		_, uuid, ok := strings.Cut(devices, "(UUID: MIG-")
+		uuid, _, _ = strings.Cut(uuid, ")")
+		if !ok || !strings.Contains(daemons[0], " MIG-"+uuid+" ") {
+			t.Errorf("container %s sees %q, and the daemon is %q", container, devices, daemons[0])
+		}
+		for command, want := range map[string]string{"get_default_active_thread_percentage": "33.0", "get_default_device_pinned_mem_limit 0": "8G"} {
+			if got := s.mpsSays("memory", container, command); got != want {
+				t.Errorf("in container %s the daemon says to %s: %q, want %q", container, command, got, want)
+			}
+		}
+	}
 
 	s.claim("two", claimSpec([]resourceapi.DeviceRequest{partition("1g.20gb", 2)}, func(c *resourceapi.DeviceClaim) {
 		c.Constraints = append(c.Constraints, resourceapi.DeviceConstraint{MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("gpu.switchyard.dev/parentUUID"))})
@@ -160,6 +176,9 @@ func TestPartitionsByNeedAndOfOneGPU(t *testing.T) {
 		t.Errorf("the pod with two partitions sees %q", devices)
 	}
 	s.wantPartitions("node-a", "1g.20gb@0", "1g.20gb@2", "3g.40gb@4")
+	s.deletePod("memory")
+	s.wantSharing("node-a", 0, 0)
+	s.wantPartitions("node-a", "1g.20gb@0", "1g.20gb@2")
 }
 
 // Wherever the plugin dies while a partition is made, the pod runs in the end, with one partition.
