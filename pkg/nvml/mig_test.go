@@ -224,7 +224,8 @@ func TestACreationThatHangsHoldsUpItsGPUOnly(t *testing.T) {
 	library.lib = hangingCreate{library.lib, 0, release}
 	library.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	// Long enough for the first call to be on its way.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	var unavailable *UnavailableError
 	for start := range 2 { // the second waits for the first

@@ -148,7 +148,7 @@ func TestFieldCase05_CorruptCheckpoint(t *testing.T) {
 	s.on("node-a", "for f in "+claimsDir+"/*"+s.claimUID("corrupt")+"*; do echo damage > $f; done")
 	s.freshPlugin("node-a")
 	s.must(the.Until(s.ctx, patience, "an Event about the damage", func(ctx context.Context) (bool, error) {
-		return s.nodeEvent(ctx, "node-a", "heckpoint")
+		return s.nodeEvent(ctx, "node-a", "The checkpoint record of claim UID "+s.claimUID("corrupt")+" is damaged")
 	}))
 	s.wantGPUs("corrupt", "work", want)
 	s.must(the.Until(s.ctx, patience, "the record to be rebuilt", func(ctx context.Context) (bool, error) {
@@ -160,15 +160,15 @@ func TestFieldCase05_CorruptCheckpoint(t *testing.T) {
 	s.wantNothingLeft("node-a")
 }
 
-// nodeEvent looks for an Event on the node, or on its plugin pod, whose message has the word.
-func (s *space) nodeEvent(ctx context.Context, node, word string) (bool, error) {
+// nodeEvent looks for an Event on the node, or on its plugin pod, whose message has the words.
+func (s *space) nodeEvent(ctx context.Context, node, words string) (bool, error) {
 	all, err := the.Client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return false, err
 	}
 	return slices.ContainsFunc(all.Items, func(e corev1.Event) bool {
 		about := e.InvolvedObject.Name == node || strings.HasPrefix(e.InvolvedObject.Name, "switchyard-")
-		return about && strings.Contains(e.Message, word)
+		return about && strings.Contains(e.Message, words)
 	}), nil
 }
 
@@ -261,9 +261,12 @@ func TestChurnLeavesNothingBehind(t *testing.T) {
 	s.clear()
 	for _, node := range []string{"node-a", "node-b"} {
 		s.wantNothingLeft(node)
-		if now := s.on(node, "grep -c /var/lib/kubelet/pods /proc/mounts || true"); now != mounts[node] {
-			t.Errorf("%s has %s pod mounts, had %s before", node, now, mounts[node])
-		}
+		s.must(the.Until(s.ctx, patience, "the pods' mounts on "+node+" to be gone", func(context.Context) (bool, error) {
+			if now := s.on(node, "grep -c /var/lib/kubelet/pods /proc/mounts || true"); now != mounts[node] {
+				return false, fmt.Errorf("there are %s, %s were there before", now, mounts[node])
+			}
+			return true, nil
+		}))
 		if sockets := s.on(node, "ls /var/lib/kubelet/plugins_registry | wc -l"); sockets != "1" {
 			t.Errorf("%s has %s registration sockets, want the one of the running plugin", node, sockets)
 		}

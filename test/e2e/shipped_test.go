@@ -7,9 +7,11 @@ package e2e
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -44,7 +46,10 @@ func TestShippedOnNodesWithoutDriver(t *testing.T) {
 		}
 		s.must(the.Until(s.ctx, patience, "an Event on "+node+" that says that NVML is missing", func(ctx context.Context) (bool, error) {
 			events, err := the.Client.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,reason=NVMLUnavailable,involvedObject.name=" + node})
-			return err == nil && len(events.Items) > 0 && strings.Contains(events.Items[0].Message, "libnvidia-ml.so.1"), err
+			if err != nil {
+				return false, err
+			}
+			return slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, "libnvidia-ml.so.1") }), nil
 		}))
 	}
 	s.wantGPUs("running", "work", want)

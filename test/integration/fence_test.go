@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,7 +65,12 @@ func clusterAdmin(t *testing.T, user string) kubernetes.Interface {
 	})
 	client := clientAs(t, user)
 	eventually(t, user+" has its rights", func() error {
-		_, err := client.ResourceV1().DeviceTaintRules().List(t.Context(), metav1.ListOptions{})
+		review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"}},
+		}, metav1.CreateOptions{})
+		if err == nil && !review.Status.Allowed {
+			err = errors.New(review.Status.Reason)
+		}
 		return err
 	})
 	return client

@@ -7,9 +7,10 @@ package integration
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	resourceapi "k8s.io/api/resource/v1"
@@ -87,16 +88,32 @@ func TestFieldCase10_FiftyPreparesAtOnce(t *testing.T) {
 	metric(t, p, equal(0), "switchyard_kubelet_plugin_requests_in_flight")
 }
 
-// With a client's default limits (5/s, burst 10) 60 prepares take 10 s.
+// A client with limits says when it waits because of them: with its defaults (5/s, burst 10) from the eleventh claim on.
 func TestFieldCase13a_BurstOfPreparesIsNotThrottled(t *testing.T) {
 	n := newNode(t, "hgx-h100")
-	n.running(t, plugin.Options{})
+	throttled := func() int {
+		t.Helper()
+		content, err := os.ReadFile(n.LogFile())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(content), "client-side throttling")
+	}
+	limited := n.running(t, plugin.Options{Args: []string{"--kube-api-qps=5", "--kube-api-burst=10"}})
 	claims := n.adminClaims(t, 60)
-	start := time.Now()
-	for _, c := range claims {
+	for _, c := range claims[:15] {
 		n.prepare(t, c)
 	}
-	if took := time.Since(start); took > 8*time.Second {
-		t.Errorf("60 prepares took %v: the client throttles itself", took)
+	before := throttled()
+	if before == 0 {
+		t.Fatal("a client with limits does not say that it waits: the test shows nothing")
+	}
+	limited.Kill()
+	n.running(t, plugin.Options{})
+	for _, c := range claims[15:] {
+		n.prepare(t, c)
+	}
+	if after := throttled(); after != before {
+		t.Errorf("the client throttled itself %d times", after-before)
 	}
 }

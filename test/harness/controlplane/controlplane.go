@@ -85,7 +85,7 @@ type ControlPlane struct {
 // adminToken stands for a user in system:masters. It is worth nothing outside this control plane.
 const adminToken = "admin"
 
-// Start returns when the API server is ready to serve. What it started before an error is stopped.
+// Start returns when the API server is ready to serve, and kube-controller-manager, if it runs, to make claims. What it started before an error is stopped.
 func Start(ctx context.Context, o Options) (_ *ControlPlane, err error) {
 	cp := &ControlPlane{dir: o.Dir, caFile: filepath.Join(o.Dir, "pki", "apiserver.crt")}
 	defer func() {
@@ -129,7 +129,7 @@ func Start(ctx context.Context, o Options) (_ *ControlPlane, err error) {
 	if err := cp.connect(ctx); err != nil {
 		return nil, err
 	}
-	return cp, cp.runControllers(o)
+	return cp, cp.runControllers(ctx, o)
 }
 
 // connect waits until the API server is ready. Its certificate is its own CA and exists only after
@@ -159,7 +159,7 @@ func (cp *ControlPlane) connect(ctx context.Context) error {
 	return nil
 }
 
-func (cp *ControlPlane) runControllers(o Options) error {
+func (cp *ControlPlane) runControllers(ctx context.Context, o Options) error {
 	if !o.Scheduler && !o.ControllerManager {
 		return nil
 	}
@@ -188,15 +188,18 @@ func (cp *ControlPlane) runControllers(o Options) error {
 			return err
 		}
 	}
-	if o.ControllerManager {
-		return cp.run(o.BinDir, "kube-controller-manager", slices.Concat(o.gates(), o.ControllerManagerArgs, []string{
-			"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--controllers=*,-node-lifecycle-controller",
-			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", free[1]),
-			"--service-account-private-key-file=" + cp.serviceAccountKey(), "--root-ca-file=" + cp.caFile,
-			"--use-service-account-credentials=true",
-		})...)
+	if !o.ControllerManager {
+		return nil
 	}
-	return nil
+	if err := cp.run(o.BinDir, "kube-controller-manager", slices.Concat(o.gates(), o.ControllerManagerArgs, []string{
+		"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--controllers=*,-node-lifecycle-controller",
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", free[1]),
+		"--service-account-private-key-file=" + cp.serviceAccountKey(), "--root-ca-file=" + cp.caFile,
+		"--use-service-account-credentials=true",
+	})...); err != nil {
+		return err
+	}
+	return cp.waitForClaims(ctx)
 }
 
 func (cp *ControlPlane) run(binDir, name string, args ...string) error {

@@ -152,7 +152,7 @@ func (k *Kubelet) work(ctx context.Context) {
 		}
 		again, err := k.sync(ctx, key)
 		switch {
-		case apierrors.IsConflict(err), apierrors.IsNotFound(err), err == nil && again:
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err), busy(err), err == nil && again:
 			k.queue.AddAfter(key, retryAfter)
 		case err != nil && ctx.Err() == nil:
 			k.mu.Lock()
@@ -162,6 +162,11 @@ func (k *Kubelet) work(ctx context.Context) {
 		}
 		k.queue.Done(key)
 	}
+}
+
+// busy says that the API server had too much to do for the moment, as a kubelet finds it now and then.
+func busy(err error) bool {
+	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
 }
 
 // sync moves one pod on, and says whether to look again soon.

@@ -84,6 +84,9 @@ func (n *Node) SimDir() string { return filepath.Join(n.Dir, "sim") }
 // Kubeconfig is the file that Start hands to the plugin; the test writes it.
 func (n *Node) Kubeconfig() string { return filepath.Join(n.Dir, "kubeconfig") }
 
+// SupervisorLogFile has the output of all MPS supervisors that ran on the node.
+func (n *Node) SupervisorLogFile() string { return filepath.Join(n.Dir, "supervisor.log") }
+
 // LogFile has the output of all plugins that ran on the node.
 func (n *Node) LogFile() string { return filepath.Join(n.Dir, "plugin.log") }
 

@@ -25,7 +25,7 @@ func (n *Node) StartSupervisor(binary string) (*process.Process, error) {
 			"--driver-root-mount=" + simulator.DriverRoot(n.SimDir()),
 			"--boot-id-file=" + n.bootIDFile(),
 		},
-		LogFile: filepath.Join(n.Dir, "supervisor.log"),
+		LogFile: n.SupervisorLogFile(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the MPS supervisor on node %s: %w", n.Name, err)

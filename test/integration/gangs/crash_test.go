@@ -165,7 +165,7 @@ func TestControllerKilledAfterEveryWriteOfATakeBack(t *testing.T) {
 func lease(config *controller.Config) {
 	config.Lease = &controller.Lease{
 		Namespace: controlplane.PluginNamespace,
-		Duration:  4 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: 500 * time.Millisecond,
+		Duration:  15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 500 * time.Millisecond,
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -257,15 +259,14 @@ func TestABudgetThatRefusesMidwayEndsTheMovesAndTheDevicesAreGivenBack(t *testin
 	// A bare pod in each domain of node 1: the gang fits node 0 only, with both services moved.
 	bare := []*corev1.Pod{e.single("bare-0", 1, inDomain(e.nodes[1], 0)), e.single("bare-1", 1, inDomain(e.nodes[1], 1))}
 	e.running(bare...)
-	refused := false
+	var refuse sync.Once
 	e.start(mayMove, func(config *controller.Config) {
-		config.Wrote = func(verb string) error {
+		config.Wrote = func(verb string) (err error) {
 			// After the first eviction, before the second.
-			if verb == "EvictVictims" && !refused {
-				refused = true
-				return e.client.Create(t.Context(), budgetOf(e.namespace, "late", movable))
+			if verb == "EvictVictims" {
+				refuse.Do(func() { err = e.client.Create(t.Context(), budgetOf(e.namespace, "late", movable)) })
 			}
-			return nil
+			return err
 		}
 	})
 	gang := e.gang("train", 2, 4, evictWish)
@@ -314,11 +315,14 @@ func TestOfTwoBlockedGangsOneHasPodsMovedAtATime(t *testing.T) {
 	e.running(members...)
 	e.together(members, 4)
 	for _, gang := range gangs {
-		for _, outcome := range e.outcomes(gang) {
-			if outcome != v1alpha1.EvictionSucceeded {
-				t.Errorf("an eviction for gang %s came to %s", gang.Name, outcome)
+		e.eventually("the evictions for gang "+gang.Name+" count as of use", func() error {
+			for _, outcome := range e.outcomes(gang) {
+				if outcome != v1alpha1.EvictionSucceeded {
+					return fmt.Errorf("one came to %s", outcome)
+				}
 			}
-		}
+			return nil
+		})
 	}
 }
 
@@ -330,14 +334,13 @@ func TestAControllerThatDiesWhileItMovesPodsIsContinued(t *testing.T) {
 			gang := e.gang("train", 1, 4, evictWish)
 			members := e.members("train", 1)
 			dies := make(chan struct{})
-			dead := false
+			var dead atomic.Bool
 			r := e.start(mayMove, func(config *controller.Config) {
 				config.Wrote = func(wrote string) error {
-					if !dead && wrote != verb {
+					if wrote != verb && !dead.Load() {
 						return nil
 					}
-					if !dead {
-						dead = true
+					if !dead.Swap(true) {
 						close(dies)
 					}
 					return errCrash

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -94,11 +95,13 @@ func TestNoTaintStaysOfAFenceThatIsRemoved(t *testing.T) {
 		for _, pod := range pods {
 			e.delete(pod, client.GracePeriodSeconds(0))
 		}
-		for hasEffect := true; hasEffect; {
+		for deadline := time.Now().Add(patience); slices.ContainsFunc(e.fence(gang), func(r resourceapi.DeviceTaintRule) bool {
+			return r.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNone
+		}); {
+			if time.Now().After(deadline) {
+				t.Fatalf("waited %v until no rule has an effect any more: %v", patience, e.fence(gang))
+			}
 			e.patchSlice(e.nodes[0], func(slice *resourceapi.ResourceSlice) { slice.Spec.Pool.Generation++ })
-			hasEffect = slices.ContainsFunc(e.fence(gang), func(r resourceapi.DeviceTaintRule) bool {
-				return r.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNone
-			})
 		}
 		e.nothing(gang)
 		var singles []*corev1.Pod

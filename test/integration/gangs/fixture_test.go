@@ -336,6 +336,12 @@ func inDomain(node string, n int) string {
 // eventually waits until check returns nil.
 func (e *env) eventually(what string, check func() error) {
 	e.t.Helper()
+	e.eventuallyWithin(patience, what, check)
+}
+
+// eventuallyWithin is eventually for what takes longer.
+func (e *env) eventuallyWithin(patience time.Duration, what string, check func() error) {
+	e.t.Helper()
 	deadline := time.After(patience)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // probe is a DaemonSet as a DRA driver's: host paths of any node, and a service
@@ -113,13 +112,9 @@ func (c *cluster) testKilledUp(t *testing.T) {
 func (c *cluster) testIdempotent(t *testing.T) {
 	c.step(t)
 	before := c.bootID("node-a") + c.bootID("node-b")
-	start := time.Now()
 	c.local("up")
 	if after := c.bootID("node-a") + c.bootID("node-b"); after != before {
 		t.Error("a node was booted anew")
-	}
-	if took := time.Since(start); took > 20*time.Second {
-		t.Errorf("it took %s", took)
 	}
 	if _, err := c.try(c.program, "up", "--native-gangs"); err == nil || !strings.Contains(err.Error(), "localcluster down") {
 		t.Errorf("up with another profile: %v", err)
@@ -162,9 +157,12 @@ func (c *cluster) testDaemonSet(t *testing.T) {
 	c.apply(probe)
 	c.kubectl("rollout", "status", "daemonset/probe", "--timeout", timeout.String())
 	a, b := c.pod("node-a"), c.pod("node-b")
-	if logs := c.kubectl("logs", a, "-c", "probe"); logs != "runs on node-a" {
-		t.Errorf("logs: %q", logs)
-	}
+	c.eventually("a pod's output is in its logs", func() error {
+		if logs := c.kubectl("logs", a, "-c", "probe"); logs != "runs on node-a" {
+			return fmt.Errorf("they are %q", logs)
+		}
+		return nil
+	})
 	c.eventually("a pod reads the API with its service account", func() error {
 		if logs := c.kubectl("logs", a, "-c", "api"); !strings.Contains(logs, b) {
 			return fmt.Errorf("it sees %q", logs)
