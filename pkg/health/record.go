@@ -79,20 +79,42 @@ func (r Record) Empty() bool {
 
 func isTrue(value *bool) bool { return value != nil && *value }
 
-// Raise notes an XID and reports whether it is one that counts and that was not known yet.
+// Raise notes an XID and reports whether it is one that counts and that was not known yet. One that the policy
+// ignores by name is noted all the same: the next policy may not.
 func (r *Record) Raise(code uint64, policy Policy, now time.Time) bool {
-	if policy.XIDEffect(code) == Ignore {
+	effect := policy.XIDEffect(code)
+	if effect == Ignore && !policy.named(code) {
 		return false
 	}
-	at, known := slices.BinarySearchFunc(r.XIDs, code, func(o Occurrence, code uint64) int { return cmp.Compare(o.Code, code) })
+	at, known := slices.BinarySearchFunc(r.XIDs, code, byCode)
 	switch {
 	case known:
 		r.XIDs[at].Last = now
 		return false
-	case len(r.XIDs) >= maxXIDs:
+	case len(r.XIDs) < maxXIDs:
+	case !r.forgetLesser(effect, policy):
 		return false
+	default:
+		at, _ = slices.BinarySearchFunc(r.XIDs, code, byCode)
 	}
 	r.XIDs = slices.Insert(r.XIDs, at, Occurrence{Code: code, First: now, Last: now})
+	return effect != Ignore
+}
+
+func byCode(o Occurrence, code uint64) int { return cmp.Compare(o.Code, code) }
+
+// forgetLesser forgets an XID with less effect than that, the least there is; false where there is none.
+func (r *Record) forgetLesser(than Effect, policy Policy) bool {
+	least, at := than, -1
+	for i, o := range r.XIDs {
+		if effect := policy.XIDEffect(o.Code); effect < least {
+			least, at = effect, i
+		}
+	}
+	if at < 0 {
+		return false
+	}
+	r.XIDs = slices.Delete(r.XIDs, at, at+1)
 	return true
 }
 

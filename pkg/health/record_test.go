@@ -249,6 +249,26 @@ func TestRaiseReportsNewProblemsOnly(t *testing.T) {
 	if len(r.XIDs) != 64 {
 		t.Errorf("a GPU that goes mad has a record of %d XIDs, want 64", len(r.XIDs))
 	}
+	if r.Raise(2000, health.Policy{}, start) || len(r.XIDs) != 64 {
+		t.Error("a full record takes one more of the same effect")
+	}
+	if drain := (health.Policy{EvictFatal: true}); !r.Raise(79, drain, start) || len(r.XIDs) != 64 {
+		t.Error("a full record has no room for an XID with more effect")
+	}
+}
+
+func TestAnXIDThatIsIgnoredByNameCountsForTheNextPolicy(t *testing.T) {
+	s := begin(t, health.Policy{XIDs: map[uint64]health.Effect{119: health.Ignore}})
+	if s.record.Raise(119, s.policy, s.now) {
+		t.Error("it is told while it is ignored")
+	}
+	if got := s.restart().health(); !got.Healthy() {
+		t.Errorf("it counts while it is ignored: %+v", got)
+	}
+	s.policy = health.Policy{}
+	if got := s.health(); got.Healthy() {
+		t.Error("it does not count when it is not ignored any more")
+	}
 }
 
 func TestEmptyRecord(t *testing.T) {

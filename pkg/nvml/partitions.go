@@ -57,6 +57,9 @@ func (l *Library) Instances(ctx context.Context, gpu string) ([]mig.Instance, er
 			}
 			for _, gi := range existing {
 				instance, ret := readInstance(handle, gi)
+				if ret == gonvml.ERROR_NOT_FOUND || ret == gonvml.ERROR_INVALID_ARGUMENT {
+					continue // it is being destroyed
+				}
 				if ret != gonvml.SUCCESS {
 					return migError("nvmlGpuInstanceGetInfo", ret)
 				}

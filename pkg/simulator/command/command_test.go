@@ -136,6 +136,7 @@ func TestControlRefuses(t *testing.T) {
 		"no such GPU":       {"lose 4", `no GPU is called "4": GPUs are 0 to 3`},
 		"a GPU of letters":  {"lose first", `no GPU is called "first"`},
 		"no GPU":            {"lose", "requires at least 1 arg"},
+		"XID 0":             {"xid 0 0", "XID 0 is none"},
 		"XID of letters":    {"xid 0 bad", `XID "bad" is not a number`},
 		"action of letters": {"recovery-action 0 bad", `recovery action "bad" is none of`},
 		"count of letters":  {"ecc 0 bad", `count of errors "bad" is not a number`},

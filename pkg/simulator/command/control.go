@@ -4,6 +4,7 @@
 package command
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -156,6 +157,9 @@ func parseXID(args []string) (change, error) {
 	code, err := strconv.ParseUint(args[0], 10, 32)
 	if err != nil {
 		return nil, fmt.Errorf("XID %q is not a number", args[0])
+	}
+	if code == 0 {
+		return nil, errors.New("XID 0 is none: they begin at 1")
 	}
 	return func(node *simulator.Node, gpu int) error { return node.InjectXID(gpu, code) }, nil
 }
