@@ -352,7 +352,8 @@ type GangPlacement struct {
 	// +optional
 	WholeDomain bool `json:"wholeDomain,omitempty"`
 
-	// WholePool says that Devices, with the other placements on the same pool, are all of the pool.
+	// WholePool says that Devices and their siblings, with the other placements on the same pool, are all of the
+	// pool.
 	// +optional
 	WholePool bool `json:"wholePool,omitempty"`
 
@@ -367,7 +368,18 @@ type GangDevice struct {
 	Name string `json:"name"`
 	// ID is the device's attribute id.
 	ID string `json:"id"`
+	// Siblings are the names of the devices of the pool that cannot be allocated besides the planned ones, as they
+	// need the same counters (KEP-4815): partitions of a GPU, and the GPU that a partition is of. They are reserved
+	// with the device, and nobody gets them. One that several planned devices exclude is listed with the first.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Siblings []string `json:"siblings,omitempty"`
 }
+
+// MaxSiblings is how many siblings a GangDevice may have. A device that more devices share counters with is
+// not planned.
+const MaxSiblings = 128
 
 // GangMove is a pod that is in the way of a gang, and where it would find a place.
 type GangMove struct {

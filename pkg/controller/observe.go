@@ -147,7 +147,7 @@ func (o *observer) priority(ctx context.Context, observation *gang.Observation) 
 
 // plan says what became of the planned devices.
 func (o *observer) plan(ctx context.Context, observation *gang.Observation, plan *v1alpha1.GangPlan) error {
-	devices := placement.PlannedDevices(plan)
+	devices := placement.ReservedDevices(plan)
 	if plan.Step == v1alpha1.StepQuiescing {
 		// Before the holders: a claim that is allocated in between must be in one of them.
 		observation.Rivals = o.cluster.Rivals(devices, observation.Claim.UID)

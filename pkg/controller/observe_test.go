@@ -5,6 +5,7 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -154,6 +155,44 @@ func TestTheAPIServerIsAskedBeforeARelease(t *testing.T) {
 			}
 			if released := gang.Undecided(observation); len(released) == 0 && test.step == v1alpha1.StepQuiescing && asked == 0 {
 				t.Error("the gang would be released without a look at the API server")
+			}
+		})
+	}
+}
+
+// Who has a partition of a planned GPU is a holder, to the cache and to the API server, and who wants one a rival.
+func TestWhoHasOrWantsASiblingIsObserved(t *testing.T) {
+	claim := plannedGang(v1alpha1.StepQuiescing)
+	claim.Status.Plan.Placements[0].Devices[0].Siblings = []string{"gpu-0-mig-0"}
+	sibling := placement.DeviceID{Driver: v1alpha1.DriverName, Pool: "node", Device: "gpu-0-mig-0"}
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DriverName}}
+	slice := gpu()
+	slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{Name: sibling.Device})
+	has := gpuClaim("has", true)
+	has.Status.Allocation.Devices.Results[0].Device = sibling.Device
+	wants := gpuClaim("wants", false)
+	wants.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: fmt.Sprintf("!has(device.attributes[%q].id)", v1alpha1.DriverName),
+	}}}
+	cluster := placement.NewCluster()
+	cluster.SetSlice(slice)
+	cluster.SetClass(class)
+	cluster.SetClaim(has)
+	api := fakeAPI(t, interceptor.Funcs{}, class, readyNode(), has)
+	o := &observer{cached: api, live: api, cluster: cluster, clock: clocktesting.NewFakePassiveClock(start)}
+	for name, pods := range map[string]int{"nobody wants it: the API server is asked": 0, "someone does: the cache says who has it": 1} {
+		t.Run(name, func(t *testing.T) {
+			if pods > 0 {
+				cluster.SetPod(gpuPod("wants", start.Add(-time.Minute)))
+				cluster.SetClaim(wants)
+				defer cluster.DeletePod(keyOf(wants))
+			}
+			observation, err := o.observe(t.Context(), claim)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(observation.Rivals) != pods || observation.Holders[sibling].Claim != keyOf(has) {
+				t.Errorf("rivals %v, holders %v", observation.Rivals, observation.Holders)
 			}
 		})
 	}

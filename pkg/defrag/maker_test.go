@@ -218,11 +218,6 @@ func TestWhoMustNotBeMoved(t *testing.T) {
 		{"a pod with two requests", func(_ *corev1.Pod, c *resourceapi.ResourceClaim) {
 			c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: "more"})
 		}, nil, defrag.SeveralDevices},
-		{"a pod on a GPU that can be partitioned", nil, func(l *lab) {
-			l.nodeWith("node-a", func(s *resourceapi.ResourceSlice) {
-				s.Spec.Devices[0].ConsumesCounters = []resourceapi.DeviceCounterConsumption{{CounterSet: "gpu-0"}}
-			}, 4)
-		}, defrag.SharedCounters},
 		{"a bare pod", func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.OwnerReferences = nil }, nil, defrag.NotReplaced},
 		{"a pod of a DaemonSet", func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.OwnerReferences[0].Kind = "DaemonSet" }, nil, defrag.NotReplaced},
 		{"a mirror pod", func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.OwnerReferences[0].Kind = "Node" }, nil, defrag.NotReplaced},

@@ -28,7 +28,8 @@ const (
 	GangMember = "GangMember"
 	// SeveralDevices means that the pod has more than one device, or other claims.
 	SeveralDevices = "SeveralDevices"
-	// SharedCounters means that the pod has a partition of a GPU, or a GPU that can be partitioned (KEP-4815).
+	// SharedCounters means that the pod has a partition of a GPU, or a GPU that can be partitioned (KEP-4815), and no gang
+	// waits, or one for a part of that GPU.
 	SharedCounters = "SharedCounters"
 	// NotReplaced means that no controller would replace the pod, or only on its own node, or that this is not known
 	// of its controller and the pod has not opted in.
@@ -118,11 +119,14 @@ func severalDevices(_ *inquiry, r placement.Resident) string {
 	return ""
 }
 
-// sharedCounters has no exception: a fence is on the devices of the plan, not on all that consume the same counters, so
-// that the replacement could take another partition of the GPU that was freed.
-func sharedCounters(_ *inquiry, r placement.Resident) string {
-	if r.SharesCounters {
-		return "has a partition of a GPU, or a GPU that can be partitioned, which a fence does not keep free as a whole"
+// sharedCounters leaves a pod with a partition where the gang would not get the whole GPU: which of its pods are in the way
+// is not looked at. While no gang waits, the GPU would have to be free as a whole to be worth it.
+func sharedCounters(q *inquiry, r placement.Resident) string {
+	switch {
+	case r.ForPart:
+		return "has a GPU, or a partition of it, of which the gang would get a part"
+	case r.SharesCounters && q.gang.Claim == nil:
+		return "has a partition of a GPU, or a GPU that can be partitioned, which is moved for a gang only"
 	}
 	return ""
 }

@@ -383,6 +383,21 @@ func TestQuiesce(t *testing.T) {
 			verbs: "NeutralizeRules",
 		},
 		{
+			name: "a decision of the scheduler that lands after the fence takes a partition of a planned GPU: taken back", until: quiescing,
+			world: func() *gangtest.World {
+				w := rival()
+				w.Devices[0].Siblings = []string{"mig-0"}
+				w.Devices = append(w.Devices, &gangtest.Device{Node: "a", Name: "mig-0", ID: "a-mig-0", Domain: "a.0.parts"})
+				return w
+			},
+			change: func(w *gangtest.World) {
+				w.Allocate(w.ClaimOf(w.Pods["rival"]).Name, w.Devices[len(w.Devices)-1:])
+			},
+			says:    "device mig-0 of pool a, which excludes one that was planned, was allocated to claim ml/rival",
+			planned: gang.StateTakingBack, state: gang.StateTakingBack, step: v1alpha1.StepTakingBack, because: gang.ReasonDeviceTaken,
+			verbs: "NeutralizeRules",
+		},
+		{
 			name: "a rule that is lost meanwhile: fenced again, and quiesced again", until: quiescing,
 			change:  func(w *gangtest.World) { clear(w.Rules) },
 			planned: gang.ReasonPlanned, state: gang.StateFencing, step: v1alpha1.StepFencing, verbs: "CreateRules",

@@ -187,7 +187,7 @@ func Unreleased(o Observation) []v1alpha1.GangMove {
 		return nil
 	}
 	held := map[types.UID]bool{}
-	for _, d := range PlannedDevices(plan) {
+	for _, d := range ReservedDevices(plan) {
 		if h, ok := o.Holders[d]; ok {
 			held[h.UID] = true
 		}

@@ -76,6 +76,66 @@ func TestRulesAreOneForAWholePoolElseOneForADevice(t *testing.T) {
 	}
 }
 
+func TestRulesOfSiblingsComeAfterThoseOfPlannedDevices(t *testing.T) {
+	claim, plan := testGang()
+	for i := range plan.Placements {
+		for j := range plan.Placements[i].Devices {
+			d := &plan.Placements[i].Devices[j]
+			d.Siblings = []string{d.Name + "-mig-0", d.Name + "-mig-1"}
+		}
+	}
+	plan.Placements[1].Devices[1].Siblings = nil
+	var got []string
+	rules := Rules(claim, plan)
+	for _, r := range rules {
+		got = append(got, fmt.Sprintf("%s %s/%s [%s]", r.Name[len("switchyard-gang-uid-0123456789abcdef-"):], *r.Spec.DeviceSelector.Pool,
+			ptr.Deref(r.Spec.DeviceSelector.Device, "*"), r.Annotations[DevicesAnnotation]))
+	}
+	want := []string{"0 a/* [gpu-0,gpu-1]", "1 b/gpu-4 []", "2 b/gpu-7 []", "3 b/gpu-4-mig-0 [gpu-4]", "4 b/gpu-4-mig-1 [gpu-4]"}
+	if !slices.Equal(got, want) {
+		t.Errorf("rules are %v, want %v", got, want)
+	}
+	// What they keep is no place for a replacement.
+	var reserved []string
+	for _, d := range look(Observation{Claim: claim, Rules: rules}).reserved() {
+		reserved = append(reserved, d.Pool+"/"+d.Device)
+	}
+	if want := []string{"a/gpu-0", "a/gpu-1", "b/gpu-4", "b/gpu-7"}; !slices.Equal(reserved, want) {
+		t.Errorf("reserved are %v, want %v", reserved, want)
+	}
+	// A fence without one of them is not complete.
+	claim.Status.Plan = plan
+	if f := look(Observation{Claim: claim, Rules: rules[:4]}).fenceFor(plan); len(f.create) != 1 || *f.create[0].Spec.DeviceSelector.Device != "gpu-4-mig-1" {
+		t.Errorf("to be made are %v", f.create)
+	}
+	if len(ReservedDevices(plan)) != 10 || ReservedDevices(nil) != nil {
+		t.Errorf("reserved are %v", ReservedDevices(plan))
+	}
+}
+
+func TestAPodThatIsMovedFromAPartitionIsWaitedFor(t *testing.T) {
+	claim, plan := testGang()
+	plan.Placements[1].Devices[0].Siblings = []string{"gpu-4-mig-0"}
+	plan.Moves = []v1alpha1.GangMove{{PodUID: "pod", ClaimUID: "claim"}}
+	claim.Status.Plan = plan
+	holders := map[placement.DeviceID]Holder{{Driver: v1alpha1.DriverName, Pool: "b", Device: "gpu-4-mig-0"}: {UID: "claim"}}
+	if left := Unreleased(Observation{Claim: claim, Holders: holders}); len(left) != 1 {
+		t.Errorf("%d moves are not released, want 1", len(left))
+	}
+	if left := Unreleased(Observation{Claim: claim}); len(left) != 0 {
+		t.Errorf("%d moves are not released, want none", len(left))
+	}
+}
+
+func TestAPlannedGPUThatIsPartitionedSinceIsAProblem(t *testing.T) {
+	claim, plan := testGang()
+	p := plan.Placements[1]
+	state := placement.DeviceState{Node: "b", ID: p.Devices[0].ID, Unfenced: true}
+	if got := Problem(claim, p, p.Devices[0], state, false, false); got != DevicePartitioned || !strings.Contains(got.describe(), "counters") {
+		t.Errorf("the problem is %q: it %s", got, got.describe())
+	}
+}
+
 func TestReservedDevicesAreThoseOfThePlanAndOfRulesOfEarlierPlans(t *testing.T) {
 	claim, plan := testGang()
 	rules := Rules(claim, plan)

@@ -191,6 +191,8 @@ func (p DeviceProblem) describe() string {
 		return "is in another NVSwitch domain now"
 	case DeviceNotSelected:
 		return "is not selected by the DeviceClass and spec.selectors any more"
+	case DevicePartitioned:
+		return "shares counters with devices that have been published since and are not reserved"
 	case DeviceNodeUnusable:
 		return "is on a node that takes no pods now"
 	default:
@@ -207,10 +209,15 @@ func devicesAreNotTaken(v *view) verdict {
 			mine[string(c.UID)] = true
 		}
 	}
-	for _, d := range PlannedDevices(v.plan) {
+	planned := len(PlannedDevices(v.plan))
+	for i, d := range ReservedDevices(v.plan) {
 		if h, held := v.Holders[d]; held && !mine[string(h.UID)] && !v.inPassing(h) && !v.isMoved(h.UID) {
-			return because(ReasonDeviceTaken, "device %s of pool %s, which was planned, was allocated to claim %s: kube-scheduler had "+
-				"decided so before it saw the fence", d.Device, d.Pool, h.Claim)
+			what := "was planned"
+			if i >= planned {
+				what = "excludes one that was planned"
+			}
+			return because(ReasonDeviceTaken, "device %s of pool %s, which %s, was allocated to claim %s: kube-scheduler had "+
+				"decided so before it saw the fence", d.Device, d.Pool, what, h.Claim)
 		}
 	}
 	return fine

@@ -25,6 +25,8 @@ func Problem(claim *v1alpha1.GangClaim, p v1alpha1.GangPlacement, d v1alpha1.Gan
 		return DeviceMoved
 	case !tolerated(state.Tainted(claim.UID), claim.Spec.Tolerations):
 		return DeviceTainted
+	case state.Unfenced:
+		return DevicePartitioned
 	case noClass, state.NotSelected:
 		return DeviceNotSelected
 	case unusable:

@@ -26,8 +26,17 @@ func PlannedDevices(plan *v1alpha1.GangPlan) []placement.DeviceID {
 	return placement.PlannedDevices(plan)
 }
 
+// ReservedDevices are the devices that a plan keeps from others: its own, and their siblings. A nil plan has none.
+func ReservedDevices(plan *v1alpha1.GangPlan) []placement.DeviceID {
+	if plan == nil {
+		return nil
+	}
+	return placement.ReservedDevices(plan)
+}
+
 // Rules are the DeviceTaintRules that fence a plan: one for each pool that the plan takes as a whole, and
-// one for each other device. Their names follow from the gang, the plan and the position in it.
+// one for each other device, after these one for each sibling. Their names follow from the gang, the plan and the
+// position in it.
 func Rules(claim *v1alpha1.GangClaim, plan *v1alpha1.GangPlan) []*resourceapi.DeviceTaintRule {
 	var out []*resourceapi.DeviceTaintRule
 	add := func(pool, device string) *resourceapi.DeviceTaintRule {
@@ -68,6 +77,16 @@ func Rules(claim *v1alpha1.GangClaim, plan *v1alpha1.GangPlan) []*resourceapi.De
 			}
 		}
 	}
+	for _, p := range plan.Placements {
+		for _, d := range p.Devices {
+			if p.WholePool {
+				continue
+			}
+			for _, sibling := range d.Siblings {
+				add(p.Pool, sibling).Annotations[DevicesAnnotation] = d.Name
+			}
+		}
+	}
 	return out
 }
 
@@ -95,8 +114,8 @@ func (v *view) reserved() []placement.DeviceID {
 			continue
 		}
 		names := []string{device}
-		if device == "" {
-			names = strings.Split(rule.Annotations[DevicesAnnotation], ",")
+		if planned, named := rule.Annotations[DevicesAnnotation]; named || device == "" {
+			names = strings.Split(planned, ",") // a sibling is not to be planned on
 		}
 		for _, name := range names {
 			if name != "" {
@@ -113,7 +132,7 @@ func sortedDevices(set map[placement.DeviceID]bool) []placement.DeviceID {
 	})
 }
 
-// fence is what is to be done so that every device of the plan is reserved.
+// fence is what is to be done so that every device of the plan is reserved, with its siblings.
 type fence struct {
 	create []*resourceapi.DeviceTaintRule
 	repair []*resourceapi.DeviceTaintRule

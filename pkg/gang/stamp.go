@@ -15,8 +15,8 @@ const (
 	// Finalizer on a GangClaim holds its deletion until template, unready claims and rules are swept.
 	Finalizer = v1alpha1.GroupName + "/gang"
 
-	// DevicesAnnotation on a DeviceTaintRule for a whole pool has the names of the planned devices,
-	// comma-separated: what a replacement may be planned on after the plan itself was replaced.
+	// DevicesAnnotation on a DeviceTaintRule for a whole pool, or for a sibling of a planned device, has the names of the
+	// planned devices, comma-separated: what a replacement may be planned on after the plan itself was replaced.
 	DevicesAnnotation = v1alpha1.GroupName + "/devices"
 )
 

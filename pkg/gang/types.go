@@ -36,11 +36,11 @@ type Observation struct {
 	// Rules are the DeviceTaintRules that have GangLabel with the gang's UID.
 	Rules []*resourceapi.DeviceTaintRule
 
-	// Rivals are the pods that may yet be given one of the devices of status.plan: placement's Rivals
-	// for PlannedDevices. Read in step Quiescing only, and before Holders: a claim that was allocated in
+	// Rivals are the pods that may yet be given one of the devices that status.plan reserves: placement's Rivals
+	// for ReservedDevices. Read in step Quiescing only, and before Holders: a claim that was allocated in
 	// between must be in one of them.
 	Rivals []placement.PodWithDevices
-	// Holders are the claims that have devices of status.plan allocated, this gang's own among them.
+	// Holders are the claims that have devices allocated which status.plan reserves, this gang's own among them.
 	Holders map[placement.DeviceID]Holder
 	// Devices are the devices of status.plan that cannot be used as planned any more, and why.
 	// Devices that can are not in it.
@@ -95,6 +95,9 @@ const (
 	DeviceTainted DeviceProblem = "Tainted"
 	// DeviceMoved means that the device has another NVSwitch domain, or another id, than the plan says.
 	DeviceMoved DeviceProblem = "Moved"
+	// DevicePartitioned means that devices share its counters which were published after the plan was made: the
+	// fence does not cover them.
+	DevicePartitioned DeviceProblem = "Partitioned"
 	// DeviceNotSelected means that the DeviceClass or the gang's selectors do not select the device any
 	// more, or that the class is gone.
 	DeviceNotSelected DeviceProblem = "NotSelected"

@@ -270,12 +270,12 @@ func (s *snapshot) holders() map[placement.DeviceID][]holderView {
 	return holders
 }
 
-// reserved are the devices of plans.
+// reserved are the devices of plans, and those that nobody can have besides.
 func (s *snapshot) reserved() map[placement.DeviceID]string {
 	reserved := map[placement.DeviceID]string{}
 	for _, g := range s.gangs {
 		if gang.Reserves(g) {
-			for _, id := range placement.PlannedDevices(g.Status.Plan) {
+			for _, id := range placement.ReservedDevices(g.Status.Plan) {
 				reserved[id] = keyOf(g).String()
 			}
 		}

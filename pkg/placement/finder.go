@@ -18,9 +18,10 @@ type spot struct {
 	pool   *pool
 	device *device
 	// kept says that a gang waits for it, breaks that it is in a whole domain of several, free how many devices
-	// of its domain on the node are.
+	// of its domain on the node are. used is how many devices that share its counters are in use: where none is, it
+	// would break a whole GPU.
 	kept, breaks bool
-	free         int
+	used, free   int
 }
 
 func (s *spot) domain() string {
@@ -34,6 +35,7 @@ func (s *spot) compare(o *spot) int {
 	return cmp.Or(
 		compareBool(s.kept, o.kept),
 		compareBool(s.breaks, o.breaks),
+		cmp.Compare(o.used, s.used),
 		cmp.Compare(s.free, o.free),
 		cmp.Compare(s.node.name, o.node.name),
 		cmp.Compare(s.pool.key.name, o.pool.key.name),
@@ -151,7 +153,7 @@ func (f *finder) onNode(n *node, alternatives []alternative) []*spot {
 				}
 				free[d.domain]++
 				if slices.ContainsFunc(alternatives, func(a alternative) bool { return a.suits(s, i, d) }) {
-					list = append(list, &spot{node: n, pool: p, device: d, kept: d.use.earmarked != nil && d.use.earmarked != f.request.claim})
+					list = append(list, f.spot(n, p, d))
 				}
 			}
 		}
@@ -161,6 +163,19 @@ func (f *finder) onNode(n *node, alternatives []alternative) []*spot {
 		s.breaks = s.device.domain != nil && inUse[s.device.domain] == 0 && s.free > 1
 	}
 	return list
+}
+
+// spot is a free device, as far as the device itself and those that share its counters tell.
+func (f *finder) spot(n *node, p *pool, d *device) *spot {
+	keeps := func(u *use) bool { return u.earmarked != nil && u.earmarked != f.request.claim }
+	s := &spot{node: n, pool: p, device: d, kept: keeps(d.use)}
+	for other := range f.planner.sharers(d) {
+		s.kept = s.kept || keeps(other.use)
+		if other.use.planned || other.use.taken(f.request.uid) {
+			s.used++
+		}
+	}
+	return s
 }
 
 func (a alternative) suits(s *slice, i int, d *device) bool {

@@ -28,6 +28,10 @@ type pool struct {
 	node     string   // where all its devices are; empty when they are reached from elsewhere too
 	devices  []*device
 	counters bool // the devices share counters
+	// sharers are the devices that consume of a counter set, by its name; nil in a pool without any. wholes
+	// remembers what isWhole has found out.
+	sharers map[string][]*device
+	wholes  map[*device]bool
 	// known are the devices of the last generation that was complete. While a newer one is written slice
 	// by slice they are not gone.
 	known map[string]bool
@@ -214,6 +218,7 @@ func (c *Cluster) rebuild(p *pool) {
 			p.devices = append(p.devices, d)
 		}
 	}
+	p.gatherSharers()
 	for _, s := range before {
 		if !p.complete || !slices.Contains(p.current, s) {
 			c.dropMatches(s)

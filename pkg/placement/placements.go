@@ -63,16 +63,28 @@ func (a *attempt) placements(found outcome) []v1alpha1.GangPlacement {
 	type place struct{ node, pool, domain string }
 	devices := map[place][]*device{}
 	planned := map[*domain]int{}
-	perPool := map[string]int{}
+	perPool := map[string][]*device{}
 	for _, p := range found.picks() {
 		at := place{p.node.name, p.devices[0].id.Pool, commonDomain(p.devices)}
 		devices[at] = append(devices[at], p.devices...)
 		for _, d := range p.devices {
-			perPool[at.pool]++
+			perPool[at.pool] = append(perPool[at.pool], d)
 			if d.domain != nil {
 				planned[d.domain]++
 			}
 		}
+	}
+	siblings := map[*device][]*device{}
+	whole := map[string]bool{}
+	for name, taken := range perPool {
+		p := a.pools[poolKey{v1alpha1.DriverName, name}]
+		slices.SortFunc(taken, func(x, y *device) int { return x.order - y.order })
+		reserved := len(taken)
+		for d, excluded := range p.siblings(taken) {
+			siblings[d] = excluded
+			reserved += len(excluded)
+		}
+		whole[name] = reserved == len(p.devices)
 	}
 	var placements []v1alpha1.GangPlacement
 	for at, taken := range devices {
@@ -82,14 +94,14 @@ func (a *attempt) placements(found outcome) []v1alpha1.GangPlacement {
 			Pool:      at.pool,
 			Domain:    at.domain,
 			Members:   int32(len(taken) / a.request.perMember),
-			WholePool: perPool[at.pool] == len(a.pools[poolKey{v1alpha1.DriverName, at.pool}].devices),
+			WholePool: whole[at.pool],
 		}
 		if at.domain != "" {
 			t := a.tallyOf(taken[0].domain)
 			p.WholeDomain = !t.unknown && planned[taken[0].domain] == t.class
 		}
 		for _, d := range taken {
-			p.Devices = append(p.Devices, v1alpha1.GangDevice{Name: d.id.Device, ID: d.attrID})
+			p.Devices = append(p.Devices, v1alpha1.GangDevice{Name: d.id.Device, ID: d.attrID, Siblings: namesOf(siblings[d])})
 		}
 		placements = append(placements, p)
 	}
@@ -110,4 +122,12 @@ func commonDomain(devices []*device) string {
 		}
 	}
 	return devices[0].domain.name
+}
+
+func namesOf(devices []*device) []string {
+	var names []string
+	for _, d := range devices {
+		names = append(names, d.id.Device)
+	}
+	return names
 }

@@ -221,9 +221,20 @@ func (p *planner) search(ctx context.Context, r *request, quota map[corev1.Resou
 
 // holds reports whether what was found is still there and free.
 func (p *planner) holds(r *request, found outcome) bool {
+	left := map[*pool]counters{}
 	for d := range found.devices {
 		tainted, _ := d.tainted(r.tolerations)
-		if pool := p.pools[poolKey{d.id.Driver, d.id.Pool}]; pool == nil || !pool.complete || p.devices[d.id] != d || tainted || d.use.taken(r.uid) {
+		pool := p.pools[poolKey{d.id.Driver, d.id.Pool}]
+		if pool == nil || !pool.complete || p.devices[d.id] != d || tainted || d.use.taken(r.uid) {
+			return false
+		}
+		if len(d.api.ConsumesCounters) == 0 {
+			continue
+		}
+		if left[pool] == nil {
+			left[pool] = pool.countersLeft(func(u *use) bool { return u.taken(r.uid) })
+		}
+		if !left[pool].take(d) {
 			return false
 		}
 	}

@@ -98,10 +98,7 @@ func (p *planner) claimsOn(d *device) []*claim {
 		return d.use.claims
 	}
 	var claims []*claim
-	for _, other := range p.pools[poolKey{d.id.Driver, d.id.Pool}].devices {
-		if !shareCounters(d, other) {
-			continue
-		}
+	for other := range p.sharers(d) {
 		for _, held := range other.use.claims {
 			if !slices.Contains(claims, held) {
 				claims = append(claims, held)
@@ -109,15 +106,4 @@ func (p *planner) claimsOn(d *device) []*claim {
 		}
 	}
 	return claims
-}
-
-func shareCounters(a, b *device) bool {
-	for _, x := range a.api.ConsumesCounters {
-		for _, y := range b.api.ConsumesCounters {
-			if x.CounterSet == y.CounterSet {
-				return true
-			}
-		}
-	}
-	return false
 }

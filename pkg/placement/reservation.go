@@ -126,3 +126,17 @@ func PlannedDevices(plan *v1alpha1.GangPlan) []DeviceID {
 	}
 	return devices
 }
+
+// ReservedDevices are the devices that the fence of a plan keeps from others: those of the plan, and their siblings
+// (KEP-4815), of which nobody can have one while the plan's are free.
+func ReservedDevices(plan *v1alpha1.GangPlan) []DeviceID {
+	devices := PlannedDevices(plan)
+	for _, placement := range plan.Placements {
+		for _, d := range placement.Devices {
+			for _, name := range d.Siblings {
+				devices = append(devices, DeviceID{Driver: v1alpha1.DriverName, Pool: placement.Pool, Device: name})
+			}
+		}
+	}
+	return devices
+}

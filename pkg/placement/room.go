@@ -49,9 +49,11 @@ type Resident struct {
 	Pod *corev1.Pod
 	// Devices are what the claim keeps others from.
 	Devices []DeviceID
-	// SharesCounters says that one of the devices is a partition of a GPU or a GPU that can be partitioned: others
-	// become free with it, and they may be taken instead of it.
+	// SharesCounters says that one of the devices is a partition of a GPU, or a GPU that can be partitioned (KEP-4815).
 	SharesCounters bool
+	// ForPart says that the gang would get a part of the GPU only: who else has to move for that, and who may stay, is
+	// not looked at.
+	ForPart bool
 
 	held *claim
 	pod  *pod
@@ -257,8 +259,10 @@ func (r *Room) priceOf(q *request, d *device) (Price, bool) {
 		return Price{}, false
 	}
 	var total Price
+	part := !r.planner.isWhole(d)
 	for _, held := range claims {
 		resident := r.planner.resident(held)
+		resident.ForPart = part
 		price, ok := r.pricing(resident)
 		if !ok || resident.Pod == nil {
 			return Price{}, false
@@ -271,17 +275,17 @@ func (r *Room) priceOf(q *request, d *device) (Price, bool) {
 	return total, true
 }
 
-// reserved reports whether another gang's plan has the device, or one that shares its counters.
+// reserved reports whether another gang's plan has the device, or one that shares its counters, or waits for that.
 func (r *Room) reserved(d *device) bool {
 	if d.use.reservedByOthers(r.request.uid) {
 		return true
 	}
-	if len(d.api.ConsumesCounters) == 0 {
-		return false
+	for other := range r.planner.sharers(d) {
+		if u := other.use; len(u.reserved) > 0 || u.planned || u.earmarked != nil && u.earmarked != r.request.claim {
+			return true
+		}
 	}
-	return slices.ContainsFunc(r.planner.pools[poolKey{d.id.Driver, d.id.Pool}].devices, func(other *device) bool {
-		return (len(other.use.reserved) > 0 || other.use.planned) && shareCounters(d, other)
-	})
+	return false
 }
 
 // promisedWithout is what the node is promised to, less what the pods take that may be moved.

@@ -96,16 +96,29 @@ func (c *Cluster) applyRules(p *pool) {
 	}
 	for _, rules := range []map[string]*resourceapi.DeviceTaintRule{c.poolRules[p.key], c.wideRules} {
 		for _, name := range slices.Sorted(maps.Keys(rules)) {
-			for _, d := range p.devices {
-				if selects(rules[name].Spec.DeviceSelector, d.id) {
-					d.ruleTaints = append(d.ruleTaints, rules[name].Spec.Taint)
-				}
-			}
+			c.applyRule(p, rules[name])
 		}
 	}
 	for i, d := range p.devices {
 		if tainted[i] && !anyExcludes(d.ruleTaints) {
 			d.use.freed = c.clock.Now()
+		}
+	}
+}
+
+// applyRule finds the device of a rule that names it: a pool with partitions has hundreds of both.
+func (c *Cluster) applyRule(p *pool, rule *resourceapi.DeviceTaintRule) {
+	s := rule.Spec.DeviceSelector
+	if s != nil && s.Device != nil && p.complete {
+		id := DeviceID{Driver: p.key.driver, Pool: p.key.name, Device: *s.Device}
+		if d := c.devices[id]; d != nil && selects(s, id) {
+			d.ruleTaints = append(d.ruleTaints, rule.Spec.Taint)
+		}
+		return
+	}
+	for _, d := range p.devices {
+		if selects(s, d.id) {
+			d.ruleTaints = append(d.ruleTaints, rule.Spec.Taint)
 		}
 	}
 }

@@ -48,6 +48,8 @@ const (
 	useless availability = iota
 	free
 	busy // useful once someone else gives it back
+	// barred is busy too, and would be of no use then, as another device is that shares its counters.
+	barred
 )
 
 // attempt is one try to place a gang: which devices count, and what was found.
@@ -167,9 +169,14 @@ func (a *attempt) allows(n *node) bool {
 	return a.anyNode || n.suits(a.request.needs) == ""
 }
 
+// takes reports whether the use of a device keeps the gang from it.
+func (a *attempt) takes(u *use) bool {
+	return u.planned || u.earmarked != nil && u.earmarked != a.request.claim && !a.pastEarmarks || u.taken(a.request.uid)
+}
+
 func (a *attempt) availability(d *device, selected bool, left counters) availability {
 	r := a.request
-	if !selected || d.unplannable || d.attrID == "" {
+	if !selected || d.unplannable || d.attrID == "" || len(d.api.ConsumesCounters) > 0 && a.crowded(d) {
 		return useless
 	}
 	if r.only != nil && !r.only[d.id] {
@@ -179,7 +186,7 @@ func (a *attempt) availability(d *device, selected bool, left counters) availabi
 	switch {
 	case tainted && !fenced:
 		return useless
-	case fenced, d.use.planned, d.use.earmarked != nil && d.use.earmarked != r.claim && !a.pastEarmarks, d.use.taken(r.uid):
+	case fenced, a.takes(d.use):
 		return busy
 	case left != nil && !left.take(d):
 		return busy

@@ -51,16 +51,40 @@ func (b *siteBuilder) collect(a *attempt, n *node, countThem bool) {
 			}
 			continue
 		}
-		left := p.countersLeft(func(u *use) bool { return u.planned || u.taken(a.request.uid) })
+		left, could := p.countersLeft(a.takes), a.couldBeLeft(p)
 		for _, s := range p.current {
 			matches := a.request.view.matches[s]
 			for i, d := range s.devices {
-				if matches != nil && matches.class[i] {
-					b.add(a, n, p, d, a.availability(d, matches.all[i], left), countThem)
+				if matches == nil || !matches.class[i] {
+					continue
 				}
+				state := a.availability(d, matches.all[i], left)
+				if state == busy && could != nil && !could.take(d) {
+					state = barred
+				}
+				b.add(a, n, p, d, state, countThem)
 			}
 		}
 	}
+}
+
+// couldBeLeft is what is left of the counters for busy devices, if all of these are given back and all that are free
+// are planned: two that exclude each other are no place for two. It is nil where no devices are, or busy ones do not
+// count.
+func (a *attempt) couldBeLeft(p *pool) counters {
+	if !a.evict || !p.counters {
+		return nil
+	}
+	left, could := p.countersLeft(a.takes), p.countersLeft(nobody)
+	for _, s := range p.current {
+		matches := a.request.view.matches[s]
+		for i, d := range s.devices {
+			if matches != nil && matches.class[i] && a.availability(d, matches.all[i], left) == free {
+				could.consume(d)
+			}
+		}
+	}
+	return could
 }
 
 // add takes a device of the class.
@@ -70,7 +94,7 @@ func (b *siteBuilder) add(a *attempt, n *node, p *pool, d *device, state availab
 		dom = &n.loose
 	}
 	at := b.domain(dom)
-	inUse := state == busy || state == useless && len(d.use.claims) > 0
+	inUse := state == busy || state == barred || state == useless && len(d.use.claims) > 0
 	if state == free {
 		b.onNode[at].free++
 	}
@@ -80,7 +104,7 @@ func (b *siteBuilder) add(a *attempt, n *node, p *pool, d *device, state availab
 	if countIt {
 		a.tallyOf(dom).add(state == free, inUse)
 	}
-	if state == useless || state == busy && !a.evict {
+	if state == useless || state == barred || state == busy && !a.evict {
 		return
 	}
 	g, ok := a.groupOf(p, d)

@@ -5,6 +5,7 @@ package placement
 
 import (
 	"context"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +22,9 @@ type DeviceState struct {
 	// those of the last complete one had the device, or no generation was complete yet. It cannot be
 	// planned or allocated now, but who has it keeps it. The rest is empty.
 	Unknown bool
+	// Unfenced says that another device shares its counters, and cannot be allocated besides it, which the gang's plan
+	// does not name: it was published since.
+	Unfenced bool
 	// NotSelected says that the DeviceClass is gone, or that it or the gang's selectors do not select the
 	// device any more.
 	NotSelected bool
@@ -51,6 +55,7 @@ func (c *Cluster) DeviceStates(gang *v1alpha1.GangClaim, devices []DeviceID) map
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	states := map[DeviceID]DeviceState{}
+	unfenced := c.unfenced(gang.Status.Plan)
 	for _, id := range devices {
 		d := c.devices[id]
 		p := c.pools[poolKey{id.Driver, id.Pool}]
@@ -66,7 +71,7 @@ func (c *Cluster) DeviceStates(gang *v1alpha1.GangClaim, devices []DeviceID) map
 			states[id] = DeviceState{Gone: true}
 			continue
 		}
-		state := DeviceState{Node: p.node, ID: d.attrID}
+		state := DeviceState{Node: p.node, ID: d.attrID, Unfenced: unfenced[d]}
 		if d.domain != nil {
 			state.Domain = d.domain.name
 		}
@@ -79,6 +84,34 @@ func (c *Cluster) DeviceStates(gang *v1alpha1.GangClaim, devices []DeviceID) map
 		states[id] = state
 	}
 	return states
+}
+
+// unfenced lists the devices of a plan that have siblings which the plan does not name.
+func (c *Cluster) unfenced(plan *v1alpha1.GangPlan) map[*device]bool {
+	if plan == nil {
+		return nil
+	}
+	perPool := map[*pool][]*device{}
+	for _, id := range PlannedDevices(plan) {
+		if d := c.devices[id]; d != nil && len(d.api.ConsumesCounters) > 0 {
+			p := c.pools[poolKey{id.Driver, id.Pool}]
+			perPool[p] = append(perPool[p], d)
+		}
+	}
+	if len(perPool) == 0 {
+		return nil
+	}
+	named := map[DeviceID]bool{}
+	for _, id := range ReservedDevices(plan) {
+		named[id] = true
+	}
+	found := map[*device]bool{}
+	for p, planned := range perPool {
+		for d, siblings := range p.siblings(planned) {
+			found[d] = slices.ContainsFunc(siblings, func(s *device) bool { return !named[s.id] })
+		}
+	}
+	return found
 }
 
 // selected tells which devices the class and the selectors of a gang select. Devices of which that

@@ -265,16 +265,23 @@ func (r *Room) holds(t *Trial) bool {
 	for _, v := range t.Victims {
 		change.leave(v)
 	}
+	if !p.holds(r.request, t.found) {
+		return false
+	}
+	for d := range t.found.devices {
+		change.plan(d)
+	}
+	find := r.finder()
 	for _, m := range t.Moves {
 		d := p.devices[m.To]
 		if m.Node == "" {
 			continue
 		}
-		if d == nil || d.use.held() || len(d.use.reserved) > 0 {
+		if d == nil || d.use.held() || len(d.use.reserved) > 0 || !find.counters(p.pools[poolKey{m.To.Driver, m.To.Pool}], d).take(d) {
 			return false
 		}
 	}
-	return p.holds(r.request, t.found)
+	return true
 }
 
 // relocate finds a free device for each victim, those with the fewest to choose from first. The suggestion is

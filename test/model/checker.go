@@ -36,9 +36,11 @@ type device struct{ pool, name string }
 
 // history is what the checker knows of one plan.
 type history struct {
-	gang      types.UID
-	members   int
-	devices   map[device]bool
+	gang    types.UID
+	members int
+	devices map[device]bool
+	// reserved are the devices, and those that nobody can have besides.
+	reserved  map[device]bool
 	committed time.Time
 	// proven says that all members were allocated at one time.
 	proven bool
@@ -92,9 +94,12 @@ func (c *checker) seen(ch change) {
 	switch o := ch.after.(type) {
 	case *v1alpha1.GangClaim:
 		if p := o.Status.Plan; p != nil && c.plans[p.Hash] == nil {
-			h := &history{gang: o.UID, committed: c.w.now, members: int(p.Members), devices: map[device]bool{}, spec: placement.ClaimSpec(o, p)}
+			h := &history{gang: o.UID, committed: c.w.now, members: int(p.Members), devices: map[device]bool{}, reserved: map[device]bool{}, spec: placement.ClaimSpec(o, p)}
 			for _, d := range placement.PlannedDevices(p) {
 				h.devices[device{d.Pool, d.Device}] = true
+			}
+			for _, d := range placement.ReservedDevices(p) {
+				h.reserved[device{d.Pool, d.Device}] = true
 			}
 			c.plans[p.Hash] = h
 		}
@@ -137,7 +142,7 @@ func (c *checker) transition(gang string, before, after *v1alpha1.GangPlan) {
 	}
 }
 
-// claim checks that no device is in two claims.
+// claim checks that no device is in two claims, nor a GPU in one and a part of it in another.
 func (c *checker) claim(before object, now *resourceapi.ResourceClaim) {
 	if before == nil {
 		c.born[now.UID] = c.w.now
@@ -153,8 +158,10 @@ func (c *checker) claim(before object, now *resourceapi.ResourceClaim) {
 	}
 	for _, other := range list[*resourceapi.ResourceClaim](&c.w.api.objects) {
 		for d := range devicesOf(other) {
-			if devicesOf(now)[d] && other.UID != now.UID {
-				c.w.fail("device %s of %s is allocated to claims %s and %s", d.name, d.pool, other.Name, now.Name)
+			for e := range devicesOf(now) {
+				if d.excludes(e) && other.UID != now.UID {
+					c.w.fail("device %s of %s is allocated to claim %s and %s to %s", d.name, d.pool, other.Name, e.name, now.Name)
+				}
 			}
 		}
 	}
@@ -292,7 +299,7 @@ func (c *checker) decided(s *scheduler, unallocated []*resourceapi.ResourceClaim
 			}
 			switch p.Step {
 			case v1alpha1.StepQuiescing, v1alpha1.StepEvicting, v1alpha1.StepReleasing, v1alpha1.StepStarting:
-				for d := range c.plans[p.Hash].devices {
+				for d := range c.plans[p.Hash].reserved {
 					if got[d] {
 						c.w.fail("kube-scheduler gives claim %s device %s of %s, which is fenced for gang %s", claim.Name, d.name, d.pool, g.Name)
 					}
@@ -389,7 +396,7 @@ func (c *checker) released(g *v1alpha1.GangClaim, t *resourceapi.ResourceClaimTe
 		c.w.fail("a template is made in step %s of gang %s", g.Status.Plan.Step, g.Name)
 	}
 	h := c.plans[hash]
-	for _, d := range slices.SortedFunc(maps.Keys(h.devices), func(a, b device) int { return strings.Compare(a.pool+a.name, b.pool+b.name) }) {
+	for _, d := range slices.SortedFunc(maps.Keys(h.reserved), func(a, b device) int { return strings.Compare(a.pool+a.name, b.pool+b.name) }) {
 		if !c.fenced(d, g.UID) {
 			c.w.fail("a template is made while device %s of %s is not fenced for gang %s", d.name, d.pool, g.Name)
 		}
@@ -405,7 +412,7 @@ func (c *checker) released(g *v1alpha1.GangClaim, t *resourceapi.ResourceClaimTe
 		}
 		// One that was unschedulable may be decided on at any time: the fence is there, and Verify sees it. One
 		// that is new may not have been seen yet.
-		if h.devices[device{d.Pool, d.Device}] && pod != nil && !podUnschedulable(pod) && c.w.now.Sub(b.decided) < gang.QuiesceFor &&
+		if h.reserved[device{d.Pool, d.Device}] && pod != nil && !podUnschedulable(pod) && c.w.now.Sub(b.decided) < gang.QuiesceFor &&
 			pod.DeletionTimestamp == nil && c.older(b, h.committed.Add(-time.Second)) {
 			c.w.fail("gang %s is released while kube-scheduler has decided to give device %s of %s to pod %s", g.Name, d.Device, d.Pool, b.pod.Name)
 		}

@@ -15,6 +15,9 @@
 // refusals midway, pods that take long to end and finalizers that nobody removes. Every eviction must be of a pod
 // that may be moved, behind a complete fence, and be told of in the status of its gang.
 //
+// TestModelWithPartitions has nodes whose GPUs may be had in halves (KEP-4815), and users who want some: nobody is given
+// a GPU and a part of it, and a fence covers both.
+//
 // The same seed gives the same run. A run that fails prints the command that repeats it:
 //
 //	go test ./test/model -run TestModel -model.seed=N -model.steps=M -model.v

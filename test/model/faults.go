@@ -19,6 +19,8 @@ const (
 	noQuiesce fault = "released without quiescing"
 	// noFence leaves the planned devices open to everyone.
 	noFence fault = "no rules are made"
+	// noSiblings fences the planned devices, and not those that share counters with them.
+	noSiblings fault = "partitions of planned GPUs are not fenced"
 	// noNeutral deletes rules that have an effect.
 	noNeutral fault = "rules are deleted without losing their effect before"
 	// templateStays leaves the template after the members have their claims.
@@ -54,6 +56,7 @@ var faults = map[fault]map[string]int{
 	noStartGate:    nil,
 	noQuiesce:      {"create singles": 4, "finish a workload": 6, "restart the scheduler": 0},
 	noFence:        nil,
+	noSiblings:     nil,
 	noNeutral:      nil,
 	templateStays:  nil,
 	noEviction:     {"lose a GPU": 8, "set a quota": 5},

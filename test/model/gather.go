@@ -19,6 +19,9 @@ import (
 
 // gather is what pkg/controller's observer does.
 func (c *controller) gather(g *v1alpha1.GangClaim) gang.Observation {
+	if c.w.fault == noSiblings {
+		g = forgetSiblings(g)
+	}
 	o := gang.Observation{Now: c.w.now, Claim: g, Template: get[*resourceapi.ResourceClaimTemplate](&c.cache.objects, keyOf(g))}
 	mine := map[types.UID]bool{}
 	for _, pod := range list[*corev1.Pod](&c.cache.objects) {
@@ -47,7 +50,7 @@ func (c *controller) gather(g *v1alpha1.GangClaim) gang.Observation {
 }
 
 func (c *controller) gatherDevices(o *gang.Observation, plan *v1alpha1.GangPlan) {
-	devices := placement.PlannedDevices(plan)
+	devices := placement.ReservedDevices(plan)
 	quiescing := plan.Step == v1alpha1.StepQuiescing && c.w.fault != noQuiesce
 	if quiescing { // Before the holders: a claim that is allocated in between must be in one of them.
 		o.Rivals = c.cluster.Rivals(devices, o.Claim.UID)
@@ -105,7 +108,8 @@ func (c *controller) problems(o *gang.Observation, plan *v1alpha1.GangPlan) map[
 		})
 		for _, d := range p.Devices {
 			id := placement.DeviceID{Driver: v1alpha1.DriverName, Pool: p.Pool, Device: d.Name}
-			if problem := gang.Problem(o.Claim, p, d, states[id], noClass, unusable); problem != "" {
+			problem := gang.Problem(o.Claim, p, d, states[id], noClass, unusable)
+			if problem != "" && (problem != gang.DevicePartitioned || c.w.fault != noSiblings) {
 				found[id] = problem
 			}
 		}

@@ -26,7 +26,12 @@ type shape struct {
 	domains, size int
 	// plain GPUs have no NVSwitch domain.
 	plain bool
+	// parts is in how many partitions each GPU may be had instead.
+	parts int
 }
+
+// inParts is a node whose GPUs may be partitioned.
+var inParts = shape{name: "a domain of four GPUs in halves", domains: 1, size: 4, parts: 2}
 
 var shapes = []shape{
 	{name: "two domains of four", domains: 2, size: 4},
@@ -46,11 +51,20 @@ func (w *world) setUpHardware() {
 		if w.moves {
 			s = shapes[0]
 		}
+		if w.partitions && i != n-1 {
+			s = inParts
+		}
 		name := fmt.Sprintf("node-%d", i)
 		w.must(create(w.api, newNode(name)))
 		w.must(create(w.api, newSlice(name, s)))
+		if s.parts > 0 {
+			w.must(create(w.api, newCounters(name, s)))
+		}
 	}
 	w.must(create(w.api, newClass()))
+	if w.partitions {
+		w.must(create(w.api, newPartitionClass()))
+	}
 }
 
 // must is for writes that cannot fail.
@@ -83,13 +97,13 @@ func newClass() *resourceapi.DeviceClass {
 }
 
 func newSlice(node string, s shape) *resourceapi.ResourceSlice {
-	slice := &resourceapi.ResourceSlice{
+	slice := partitionable{&resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: node + "-slice"},
 		Spec: resourceapi.ResourceSliceSpec{
 			Driver: driver, NodeName: ptr.To(node),
 			Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
 		},
-	}
+	}}
 	for d := range s.domains {
 		for i := range s.size {
 			n := d*s.size + i
@@ -108,7 +122,8 @@ func newSlice(node string, s shape) *resourceapi.ResourceSlice {
 			})
 		}
 	}
-	return slice
+	slice.addPartitions(s.parts)
+	return slice.ResourceSlice
 }
 
 func nodeReady(node *corev1.Node) bool {

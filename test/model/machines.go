@@ -14,7 +14,7 @@ import (
 
 // changeDevice writes a slice.
 func (u *users) changeDevice(change func(*resourceapi.Device) bool) string {
-	s := one[*resourceapi.ResourceSlice](u, nil)
+	s := one(u, hasDevices)
 	i := u.w.rand.IntN(len(s.Spec.Devices))
 	changed := s.Spec.Devices[i].DeepCopy()
 	if !change(changed) {
@@ -135,7 +135,7 @@ func (u *users) taintDevice() string {
 		_ = remove[*resourceapi.DeviceTaintRule](u.w.api, key{Name: name}, preconditions{})
 		return "deletes a rule of their own"
 	}
-	s := one[*resourceapi.ResourceSlice](u, nil)
+	s := one(u, hasDevices)
 	u.w.must(create(u.w.api, &resourceapi.DeviceTaintRule{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: resourceapi.DeviceTaintRuleSpec{

@@ -26,6 +26,17 @@ var (
 // stop, every gang that fits runs, and nothing is left when all is deleted.
 func TestModel(t *testing.T) {
 	t.Parallel()
+	model(t, false)
+}
+
+// TestModelWithPartitions does the same on GPUs that may be had in parts.
+func TestModelWithPartitions(t *testing.T) {
+	t.Parallel()
+	model(t, true)
+}
+
+func model(t *testing.T, partitions bool) {
+	t.Helper()
 	began := time.Now()
 	first, last := *fromFlag, *fromFlag+*seedsFlag-1
 	if *seedFlag != 0 {
@@ -34,7 +45,7 @@ func TestModel(t *testing.T) {
 	seeds, operations, starts, moved := 0, 0, 0, 0
 	for seed := first; seed <= last || time.Since(began) < *soakFlag; seed++ {
 		// Every other run is one in which pods are moved for gangs.
-		o := options{seed: seed, steps: *stepsFlag, moves: seed%2 == 0}
+		o := options{seed: seed, steps: *stepsFlag, moves: seed%2 == 0, partitions: partitions}
 		if *traceFlag {
 			o.trace = os.Stdout
 		}
@@ -46,7 +57,7 @@ func TestModel(t *testing.T) {
 			starts += n
 		}
 		if w.err != nil {
-			t.Errorf("seed %d: %v\nrepeat it with: go test ./test/model -run TestModel -model.seed=%d -model.steps=%d -model.v", seed, w.err, seed, shrink(o))
+			t.Errorf("seed %d: %v\nrepeat it with: go test ./test/model -run '%s$' -model.seed=%d -model.steps=%d -model.v", seed, w.err, t.Name(), seed, shrink(o))
 			if *soakFlag == 0 {
 				return
 			}
@@ -109,6 +120,7 @@ func TestFaultsAreCaught(t *testing.T) {
 					o.lag = 0.4
 				}
 				o.moves = f == budgetsBroken || f == movesForgotten
+				o.partitions = f == noSiblings
 				if w := play(o); w.err != nil {
 					t.Logf("caught with seed %d: %v", seed, w.err)
 					return

@@ -296,7 +296,7 @@ func (c *checker) movesPlanned(g *v1alpha1.GangClaim, of []gang.Ref) {
 		c.w.fail("pods are evicted for gang %s, which is not in step Evicting", g.Name)
 		return
 	}
-	for d := range c.plans[p.Hash].devices {
+	for d := range c.plans[p.Hash].reserved {
 		if !c.fenced(d, g.UID) {
 			c.w.fail("pods are evicted for gang %s while device %s of %s is not fenced", g.Name, d.name, d.pool)
 		}

@@ -70,6 +70,9 @@ func (u *users) begin() {
 	for _, count := range []int{1, 2, 4} {
 		u.w.must(create(u.w.api, singleTemplate(count)))
 	}
+	if u.w.partitions {
+		u.w.must(create(u.w.api, newPartitionTemplate()))
+	}
 	u.pace = u.w.pace
 	if u.pace == 0 {
 		u.pace = anyOf(u, 300*time.Millisecond, time.Second, 3*time.Second, 10*time.Second)
@@ -245,6 +248,9 @@ func (u *users) createSingles() string {
 		single.movable, single.slow = u.w.rand.IntN(6) > 0, u.w.rand.IntN(12) == 0
 		single.priority, single.replicas = anyOf[int32](u, 0, 0, -10), anyOf(u, 1, 1, 2, 3)
 		single.keeper, single.template = anyOf(u, job, deployment, deployment), anyOf(u, "single1", "single1", "single1", "single1", "single1", "single2")
+	}
+	if u.w.partitions && u.w.rand.IntN(3) > 0 {
+		single.template = partitionTemplate
 	}
 	l := u.w.workloads.add(single)
 	return fmt.Sprintf("creates %d pods of workload %s", l.replicas, l.name)

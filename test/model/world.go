@@ -32,6 +32,8 @@ type options struct {
 	pace time.Duration
 	// moves has gangs ask for room to be made, and users protect their pods from that.
 	moves bool
+	// partitions has GPUs that may be had in parts, and users who want some.
+	partitions bool
 	// lag is how often a watch is slow; 0 for a random rate.
 	lag float64
 }

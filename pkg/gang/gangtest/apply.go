@@ -65,7 +65,7 @@ func (w *World) observePlan(o *gang.Observation) {
 			problems[d.DeviceID()] = gang.DeviceTainted
 		}
 	}
-	for _, d := range gang.PlannedDevices(o.Claim.Status.Plan) {
+	for _, d := range gang.ReservedDevices(o.Claim.Status.Plan) {
 		if c := held[d]; c != nil {
 			o.Holders[d] = gang.Holder{Claim: types.NamespacedName{Namespace: c.Namespace, Name: c.Name}, UID: c.UID, Gang: types.UID(c.Labels[v1alpha1.GangLabel])}
 		}

@@ -108,14 +108,14 @@ func (w *World) planCommitted(g *v1alpha1.GangClaim, hash string) error {
 	return nil
 }
 
-// fenceUp says whether every planned device is fenced for the gang.
+// fenceUp says whether every planned device, and every sibling, is fenced for the gang.
 func (w *World) fenceUp(g *v1alpha1.GangClaim) error {
-	planned := map[placement.DeviceID]bool{}
-	for _, d := range gang.PlannedDevices(g.Status.Plan) {
-		planned[d] = true
+	reserved := map[placement.DeviceID]bool{}
+	for _, d := range gang.ReservedDevices(g.Status.Plan) {
+		reserved[d] = true
 	}
 	for _, d := range w.Devices {
-		if planned[d.DeviceID()] && !w.Fences(d).Has(g.UID) {
+		if reserved[d.DeviceID()] && !w.Fences(d).Has(g.UID) {
 			return fmt.Errorf("the template is created while %s of %s is not fenced", d.Name, d.Node)
 		}
 	}

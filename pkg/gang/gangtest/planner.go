@@ -31,7 +31,7 @@ func FirstFit(w *World, g placement.Gang) placement.Decision {
 			WholeDomain: n*per == total[key],
 		}
 		for _, d := range devices[:n*per] {
-			p.Devices = append(p.Devices, v1alpha1.GangDevice{Name: d.Name, ID: d.ID})
+			p.Devices = append(p.Devices, v1alpha1.GangDevice{Name: d.Name, ID: d.ID, Siblings: d.Siblings})
 		}
 		plan.Placements = append(plan.Placements, p)
 	}

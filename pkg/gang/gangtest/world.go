@@ -37,6 +37,8 @@ const RequestName = "gpus"
 // Device is a GPU of a World. Its pool is its node.
 type Device struct {
 	Node, Name, ID, Domain string
+	// Siblings are the names of devices of the node that a plan with this one reserves.
+	Siblings []string
 	// Problem is why it cannot be planned or allocated; "" for none.
 	Problem gang.DeviceProblem
 }

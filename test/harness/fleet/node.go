@@ -33,14 +33,16 @@ type Node struct {
 	Name string
 	// Profile is the name of an embedded profile of pkg/simulator; empty for a node without GPUs.
 	Profile string
+	// MIG has all GPUs in MIG mode.
+	MIG bool
 	// CPU and Memory are the node's capacity and allocatable; 64 and 512Gi when empty.
 	CPU, Memory string
 	Labels      map[string]string
 	Taints      []corev1.Taint
 }
 
-// Inventory is what the node plugin finds on a node of a profile.
-func Inventory(ctx context.Context, nodeName, profileName string) (_ device.Inventory, err error) {
+// Inventory is what the node plugin finds on a node of a profile, as change has it.
+func Inventory(ctx context.Context, nodeName, profileName string, change ...func(*profile.Profile)) (_ device.Inventory, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("inventory of a %s called %s: %w", profileName, nodeName, err)
@@ -49,6 +51,9 @@ func Inventory(ctx context.Context, nodeName, profileName string) (_ device.Inve
 	hardware, err := profile.Load(profileName)
 	if err != nil {
 		return device.Inventory{}, err
+	}
+	for _, c := range change {
+		c(&hardware)
 	}
 	temp, err := os.MkdirTemp("/tmp", "syf")
 	if err != nil {
@@ -83,7 +88,7 @@ func Slices(inventory device.Inventory) []resourceapi.ResourceSlice {
 				Driver:   v1alpha1.DriverName,
 				NodeName: ptr.To(inventory.NodeName),
 				Pool:     resourceapi.ResourcePool{Name: inventory.NodeName, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
-				Devices:  slice.Devices,
+				Devices:  slice.Devices, SharedCounters: slice.SharedCounters,
 			},
 		})
 	}
@@ -111,7 +116,11 @@ func Add(ctx context.Context, client kubernetes.Interface, n Node) (err error) {
 	if n.Profile == "" {
 		return nil
 	}
-	inventory, err := Inventory(ctx, n.Name, n.Profile)
+	inventory, err := Inventory(ctx, n.Name, n.Profile, func(p *profile.Profile) {
+		if n.MIG {
+			p.Product.MIG.Enabled = true
+		}
+	})
 	if err != nil {
 		return err
 	}

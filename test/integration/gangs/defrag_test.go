@@ -43,10 +43,17 @@ func mayMove(config *controller.Config) {
 // service runs a pod with one GPU by a ReplicaSet, waits until it runs, and returns the pod.
 func (e *env) service(name string, labels map[string]string) *corev1.Pod {
 	e.t.Helper()
+	return e.serviceWith(name, labels, resourceapi.ExactDeviceRequest{DeviceClassName: v1alpha1.DriverName})
+}
+
+// serviceWith does the same with one device of any kind.
+func (e *env) serviceWith(name string, labels map[string]string, request resourceapi.ExactDeviceRequest) *corev1.Pod {
+	e.t.Helper()
+	request.Count = 1
 	e.create(&resourceapi.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name},
 		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: v1alpha1.DriverName, Count: 1}}},
+			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &request}},
 		}}},
 	})
 	of := map[string]string{"service": name}
