@@ -356,18 +356,21 @@ func (d *Driver) applySettings(ctx context.Context, record checkpoint.Record, al
 	return nil
 }
 
-// restoreSettings takes the settings of the GPUs of a record, which is leaving, back that no other record wants. What cannot be taken back now is
-// by the reconciler, or when the GPU is handed out the next time.
+// restoreSettings takes the settings of the GPUs of a record, which is leaving, back that no other record wants; the
+// reconciler may have done it already. What cannot be taken back now is by the reconciler, or when the GPU is handed
+// out the next time.
 func (d *Driver) restoreSettings(ctx context.Context, record checkpoint.Record) {
 	for _, dev := range record.Devices {
-		if dev.AdminAccess || !d.settings.has(dev.Name) {
+		if dev.AdminAccess {
 			continue
 		}
-		want := func() gpuSettings { return settingsOf(dev.Name, d.users(record)) }
-		if err := d.settings.settle(ctx, dev.Name, dev.UUID, want, false); err != nil {
-			klog.FromContext(ctx).Error(err, "Left a setting of a GPU to be taken back later", "device", dev.Name)
-			d.requestReconcile(false)
-			continue
+		if d.settings.has(dev.Name) {
+			want := func() gpuSettings { return settingsOf(dev.Name, d.users(record)) }
+			if err := d.settings.settle(ctx, dev.Name, dev.UUID, want, false); err != nil {
+				klog.FromContext(ctx).Error(err, "Left a setting of a GPU to be taken back later", "device", dev.Name)
+				d.requestReconcile(false)
+				continue
+			}
 		}
 		crashAt(crashAfterSettingsRestored)
 	}
