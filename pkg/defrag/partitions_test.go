@@ -290,38 +290,10 @@ func (f fragments) fewest() int {
 }
 
 func TestMovesOfPodsOnPartitionsAreTheFewestAndLeadToAPlaceForAll(t *testing.T) {
-	found, impossible := 0, 0
-	for seed := range uint64(400) {
-		f := randomFragments(rand.New(rand.NewPCG(seed, 4815)))
-		want := f.fewest()
-		if want == 0 || want > 16 {
-			continue
-		}
-		g := gang("g", int32(f.members), int32(f.perMember))
-		l := f.lab(nil)
-		d := l.one(t, g)
-		if (d.Plan != nil) != (want > 0) {
-			t.Fatalf("seed %d: %+v, but the fewest are %d", seed, d.Room, want)
-		}
-		if d.Plan == nil {
-			impossible++
-			continue
-		}
-		found++
-		if len(d.Plan.Moves) != want {
-			t.Fatalf("seed %d: %d moves (%s), the fewest are %d", seed, len(d.Plan.Moves), moves(d.Plan.Moves), want)
-		}
-		// Nothing of it was for real: asked again, the answer is the same.
-		if again := l.one(t, g); moves(again.Plan.Moves) != moves(d.Plan.Moves) {
-			t.Fatalf("seed %d: first %s, then %s", seed, moves(d.Plan.Moves), moves(again.Plan.Moves))
-		}
-		f.apply(t, seed, d, g)
-	}
-	t.Logf("%d with moves, %d without", found, impossible)
-	if found < 50 || impossible < 50 {
-		t.Errorf("only %d with moves and %d without: the clusters are too easy or too hard", found, impossible)
-	}
+	movesAreTheFewest(t, 16, func(seed uint64) scene { return randomFragments(rand.New(rand.NewPCG(seed, 4815))) })
 }
+
+func (f fragments) gang() placement.Gang { return gang("g", int32(f.members), int32(f.perMember)) }
 
 // apply makes the moves, in any order, and plans the gang anew, without moves.
 func (f fragments) apply(t *testing.T, seed uint64, d placement.Decision, g placement.Gang) {
