@@ -253,6 +253,12 @@ func TestThoseWhoNeedTheSameNodesCompete(t *testing.T) {
 	if apart[1] != together[1] {
 		t.Errorf("eights cost %v and %v, but fours do not compete for their rooms", apart[1], together[1])
 	}
+	// Six rooms each time. Where a node has CPU for one four, an eight takes one room.
+	one := r.Prices(stock(Rooms{1, 1}, Rooms{1, 1}, Rooms{1, 1}, Rooms{1, 1}, Rooms{1, 1}, Rooms{1, 1}), 8, 0, 1)
+	two := r.Prices(stock(Rooms{2, 1}, Rooms{2, 1}, Rooms{2, 1}), 8, 0, 1)
+	if one[0] >= two[0] {
+		t.Errorf("fours cost %v where an eight takes one of their rooms, %v where it takes two", one[0], two[0])
+	}
 }
 
 func TestStockForgetsWhatWasThere(t *testing.T) {

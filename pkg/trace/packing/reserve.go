@@ -145,15 +145,15 @@ func (s *Stock) add(rooms *Rooms, sign float64) {
 // Prices are what the room for one task of each group is worth, in GPUs. floor is what it is worth in any
 // case, in parts of the task's GPUs and for a group that is all of the demand; scarce what it is worth if it
 // will be missed for certain. idle are the cluster's idle GPUs: as many GPUs as that will be asked for until
-// it is full, by each group in proportion to its share. Tasks with as many GPUs or more compete for the room
-// of a group as far as theirs is on the same nodes.
+// it is full, by each group in proportion to its share. A task of another group with as many GPUs or more takes
+// as much of a group's room as there is, on average, where it finds its own.
 func (r *Reserve) Prices(stock *Stock, idle, floor, scarce float64) Rooms {
 	var prices Rooms
 	for g, of := range r.groups {
-		expected := 0.0
+		expected := idle * of.share / of.gpus
 		for h, other := range r.groups {
-			if other.gpus >= of.gpus && stock.rooms[h] > 0 {
-				expected += idle * other.share / of.gpus * stock.common[g][h] / stock.rooms[h]
+			if h != g && other.gpus >= of.gpus && stock.rooms[h] > 0 {
+				expected += idle * other.share / other.gpus * stock.common[h][g] / stock.rooms[h]
 			}
 		}
 		missed := normal((caution*expected - stock.rooms[g]) / math.Sqrt(expected+1))
