@@ -165,15 +165,11 @@ func (s *Store) put(record Record) error {
 	if err != nil {
 		return err
 	}
-	path := s.path(record.ClaimUID)
-	pending, err := s.files.create(path)
+	pending, err := s.writeAside(record.ClaimUID, data)
 	if err != nil {
 		return err
 	}
 	defer pending.Discard() //nolint:errcheck // After Replace it does nothing; before, its error is not the first.
-	if _, err := pending.Write(data); err != nil {
-		return err
-	}
 	if err := pending.Sync(); err != nil {
 		return err
 	}
@@ -233,16 +229,25 @@ func (s *Store) restore(uid types.UID, before *Record) error {
 	if err != nil {
 		return err
 	}
-	pending, err := s.files.create(s.path(uid))
+	pending, err := s.writeAside(uid, data)
 	if err != nil {
 		return err
 	}
 	defer pending.Discard() //nolint:errcheck // As in put.
-	if _, err := pending.Write(data); err != nil {
-		return err
-	}
 	_, err = s.publish(*before, pending)
 	return err
+}
+
+// writeAside writes what is to replace the record of a claim.
+func (s *Store) writeAside(uid types.UID, data []byte) (pendingFile, error) {
+	pending, err := s.files.create(s.path(uid))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := pending.Write(data); err != nil {
+		return nil, errors.Join(err, pending.Discard())
+	}
+	return pending, nil
 }
 
 // Delete forgets a claim; that outlives the death of the process. It does not wait for the disk: a

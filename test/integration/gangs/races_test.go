@@ -333,8 +333,9 @@ func TestTheTemplateIsReplacedWhileClaimsAreMade(t *testing.T) {
 		return nil
 	})
 	t.Log(describe(gang))
-	if e.get(foreign) {
-		e.delete(foreign)
+	// The controller may have deleted it.
+	if err := client.IgnoreNotFound(e.client.Delete(t.Context(), foreign)); err != nil {
+		t.Fatal(err)
 	}
 	e.running(pods...)
 	e.together(pods, 4)
