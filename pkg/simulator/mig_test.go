@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -356,5 +357,48 @@ func TestMIGCapabilities(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Dir(filepath.Dir(access))); !os.IsNotExist(err) {
 		t.Errorf("the directory of an instance that is gone: %v", err)
+	}
+}
+
+func TestPossiblePartitionsAreThoseThatCanBeMade(t *testing.T) {
+	n := migNode(t, "hgx-h100")
+	possible := func() []string {
+		s, err := n.State()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, gi := range s.PossiblePartitions(0) {
+			p, _ := s.Profile.Product.MIG.ByID(gi.ProfileID)
+			names = append(names, fmt.Sprintf("%s@%d", p.Name, gi.Start))
+		}
+		return names
+	}
+	for _, beside := range []string{"", "2g.20gb@2", "1g.10gb+me@0", "3g.40gb@4"} {
+		if name, at, ok := strings.Cut(beside, "@"); ok {
+			start, _ := strconv.Atoi(at)
+			createOn(t, n, 0, name, uint32(start))
+		}
+		s, err := n.State()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var made []string
+		for _, p := range s.Profile.Product.MIG.Profiles {
+			for _, start := range p.Starts {
+				if gi, ret := create(t, n, 0, p.Name, start); ret == nvml.SUCCESS {
+					made = append(made, fmt.Sprintf("%s@%d", p.Name, start))
+					if ret := gi.Destroy(); ret != nvml.SUCCESS {
+						t.Fatal(ret)
+					}
+				}
+			}
+		}
+		if diff := cmp.Diff(made, possible()); diff != "" {
+			t.Errorf("beside %q (-could be made +possible):\n%s", beside, diff)
+		}
+	}
+	if s, err := n.State(); err != nil || len(s.PossiblePartitions(1)) > 0 {
+		t.Errorf("of a GPU that is not in MIG mode: %v, %v", s.PossiblePartitions(1), err)
 	}
 }

@@ -94,6 +94,24 @@ func (n *Node) FailNextMIG(gpu int, operation MIGOperation, ret nvml.Return) err
 	})
 }
 
+// PossiblePartitions are the GPU instances of which NVML would make any one now, without their IDs; none for a GPU that is
+// not in MIG mode.
+func (s *State) PossiblePartitions(gpu int) []GPUInstance {
+	if inMIGMode(&s.GPUs[gpu]) != nil {
+		return nil
+	}
+	board, have := s.Profile.Product.MIG, s.GPUs[gpu].MIG.Instances
+	var possible []GPUInstance
+	for _, p := range board.Profiles {
+		for _, start := range p.Starts {
+			if refuseInstance(board, have, p, start) == nvml.SUCCESS {
+				possible = append(possible, GPUInstance{ProfileID: p.ID, Start: start, Size: p.Size})
+			}
+		}
+	}
+	return possible
+}
+
 func inMIGMode(g *GPUState) error {
 	if g.MIG == nil || !g.MIG.Enabled {
 		return errors.New("it is not in MIG mode: switchyard-sim ctl mig GPU on")

@@ -24,6 +24,15 @@ import (
 // container is what a container runtime makes of CDI device IDs: it reads the node's CDI directory
 // and puts what the specs say into the container's configuration.
 func (n *node) container(ids ...string) (*oci.Spec, error) {
+	specs, err := n.specs()
+	if err != nil {
+		return nil, err
+	}
+	return inject(specs, ids)
+}
+
+// specs are the CDI specs of the node as a container runtime reads them.
+func (n *node) specs() (*cdi.Cache, error) {
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(n.CDIDir()), cdi.WithAutoRefresh(false))
 	if err != nil {
 		return nil, err
@@ -31,6 +40,10 @@ func (n *node) container(ids ...string) (*oci.Spec, error) {
 	for path, errs := range cache.GetErrors() {
 		return nil, fmt.Errorf("a runtime refuses CDI spec %s: %v", path, errs)
 	}
+	return cache, nil
+}
+
+func inject(cache *cdi.Cache, ids []string) (*oci.Spec, error) {
 	spec := &oci.Spec{Process: &oci.Process{}, Linux: &oci.Linux{}}
 	if unresolved, err := cache.InjectDevices(spec, ids...); err != nil {
 		return nil, fmt.Errorf("unresolvable CDI devices %q: %w", unresolved, err)

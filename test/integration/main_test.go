@@ -28,6 +28,8 @@ const (
 var (
 	// cluster is the control plane that all tests share; each has a node and a namespace of its own.
 	cluster *controlplane.ControlPlane
+	// binaries is where the programs of the control plane are.
+	binaries string
 	// program is the path of the simulated node's program, built with the tag crashpoints.
 	program func() (string, error)
 )
@@ -56,8 +58,7 @@ func run(m *testing.M) (code int, err error) {
 	}()
 
 	program = sync.OnceValues(func() (string, error) { return buildProgram(ctx, dir) })
-	binaries, err := controlplane.Binaries(ctx, localcluster, os.Stderr)
-	if err != nil {
+	if binaries, err = controlplane.Binaries(ctx, localcluster, os.Stderr); err != nil {
 		return 0, err
 	}
 	cluster, err = controlplane.Start(ctx, controlplane.Options{BinDir: binaries, Dir: dir})

@@ -96,10 +96,7 @@ func (n *node) pod(t *testing.T, name string, claims ...string) *corev1.Pod {
 		used = append(used, corev1.ResourceClaim{Name: entry})
 	}
 	pods := cluster.Client().CoreV1().Pods(n.namespace)
-	if _, err := cluster.Client().CoreV1().ServiceAccounts(n.namespace).Create(t.Context(),
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	n.serviceAccount(t, name)
 	pod, err := pods.Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
@@ -128,6 +125,15 @@ func (n *node) pod(t *testing.T, name string, claims ...string) *corev1.Pod {
 		t.Fatal(err)
 	}
 	return pod
+}
+
+// serviceAccount makes a service account of the namespace, which no pod can be without.
+func (n *node) serviceAccount(t *testing.T, name string) {
+	t.Helper()
+	if _, err := cluster.Client().CoreV1().ServiceAccounts(n.namespace).Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestFieldCase05_CorruptCheckpoint(t *testing.T) {

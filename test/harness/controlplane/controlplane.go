@@ -225,8 +225,8 @@ const secondScheduler = `{
   "clientConnection": {"kubeconfig": %q}, "leaderElection": {"leaderElect": false}, "profiles": [{"schedulerName": %q}]
 }`
 
-// StartSecondScheduler runs another kube-scheduler beside the first one, for pods whose schedulerName is name. The
-// caller kills it.
+// StartSecondScheduler runs a kube-scheduler, beside the first one if there is one, for pods whose schedulerName is name.
+// The caller kills it.
 func (cp *ControlPlane) StartSecondScheduler(binDir, name string, args ...string) (*process.Process, error) {
 	free, err := ports.Free(1)
 	if err != nil {

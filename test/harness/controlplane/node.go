@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -23,7 +24,7 @@ const (
 const RuntimeVersion = "containerd://2.4.2"
 
 // JoinNode makes what a kubelet and the DaemonSet's controller make for a new node: the Node object,
-// with a container runtime's version, and a pod of the plugin that is bound to it. It returns the
+// with a container runtime's version and room for pods, and a pod of the plugin that is bound to it. It returns the
 // token of that pod. The manifests must have been applied.
 func (cp *ControlPlane) JoinNode(ctx context.Context, name, runtimeVersion string) (token string, err error) {
 	defer func() {
@@ -37,6 +38,7 @@ func (cp *ControlPlane) JoinNode(ctx context.Context, name, runtimeVersion strin
 		return "", err
 	}
 	node.Status.NodeInfo.ContainerRuntimeVersion = runtimeVersion
+	node.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110")}
 	if _, err := core.Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
 		return "", err
 	}
