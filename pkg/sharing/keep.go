@@ -212,12 +212,36 @@ func (d *daemon) setUp(ctx context.Context, spec Spec) error {
 			return err
 		}
 	}
+	limited := spec.ActiveThreadPercentage != 0
 	for _, device := range spec.Devices {
 		if device.PinnedMemoryMiB == 0 {
 			continue
 		}
+		limited = true
 		value := fmt.Sprintf("%s %dM", device.UUID, device.PinnedMemoryMiB)
 		if err := d.limit(ctx, "device_pinned_mem_limit", value, func(answer string) bool { return sameMemory(answer, device.PinnedMemoryMiB) }); err != nil {
+			return err
+		}
+	}
+	if !limited {
+		return nil
+	}
+	return d.endServers(ctx)
+}
+
+// endServers ends the MPS servers that there are already, with their programs: a daemon that is started again answers
+// programs of containers that were there before it has its limits, and a server keeps those of its start.
+func (d *daemon) endServers(ctx context.Context) error {
+	servers, err := d.command(ctx, "get_server_list")
+	if err != nil {
+		return err
+	}
+	for pid := range strings.FieldsSeq(servers) {
+		if _, err := strconv.Atoi(pid); err != nil {
+			continue // words, where there is none
+		}
+		klog.FromContext(ctx).Info("Ending an MPS server that began before the daemon had its limits", "pid", pid)
+		if _, err := d.command(ctx, "shutdown_server "+pid+" -f"); err != nil {
 			return err
 		}
 	}

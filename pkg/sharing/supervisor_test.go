@@ -177,6 +177,33 @@ func (m *machine) running() []driver.Running {
 
 func spec(id string, devices ...Device) Spec { return Spec{ID: id, BootID: "boot-1", Devices: devices} }
 
+// The program is one of a container that was there before: its daemon died, and is started again.
+func TestAProgramThatMeetsADaemonBeforeItsLimitsIsEnded(t *testing.T) {
+	m := newMachine(t)
+	m.must(driver.SetFailure(m.dir, driver.Failure{Awaited: true}))
+	m.supervise()
+	unlimited, err := m.ensure(spec("unlimited", Device{UUID: gpu0}))
+	m.must(err)
+	server := m.ask(unlimited.PipeDir, "get_server_list")
+	if got := m.ask(unlimited.PipeDir, "get_active_thread_percentage "+server); got != "100.0" {
+		t.Fatalf("server %q of a daemon without limits: %q", server, got)
+	}
+	want := spec("limited", Device{UUID: gpu1})
+	want.ActiveThreadPercentage = 40
+	limited, err := m.ensure(want)
+	m.must(err)
+	if got := m.ask(limited.PipeDir, "get_server_list"); got != "" {
+		t.Errorf("server %s has no limits", got)
+	}
+	want.ID, want.ActiveThreadPercentage = "memory", 0
+	want.Devices = []Device{{UUID: gpu1, PinnedMemoryMiB: 1024}}
+	memory, err := m.ensure(want)
+	m.must(err)
+	if got := m.ask(memory.PipeDir, "get_server_list"); got != "" {
+		t.Errorf("server %s has no limit of memory", got)
+	}
+}
+
 func TestADaemonIsReadyWithItsLimitsAndGoneWhenItIsRemoved(t *testing.T) {
 	m := newMachine(t)
 	m.supervise()

@@ -24,6 +24,8 @@ type Failure struct {
 	Start string `json:"start,omitempty"`
 	// Delay is how long they take to answer, in milliseconds.
 	Delay int64 `json:"delayMilliseconds,omitempty"`
+	// Awaited is no failure: a program waits for daemons, and has each start a server the moment that it answers.
+	Awaited bool `json:"awaited,omitempty"`
 }
 
 // SetFailure says how MPS daemons of the node in a directory are to fail.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +24,8 @@ type daemon struct {
 	devices    []string
 	log        io.Writer
 	percentage float64
-	limits     map[string]string // by device
+	limits     map[string]string  // by device
+	servers    map[string]float64 // percentages by process ID; no processes are behind them
 }
 
 // serve is nvidia-cuda-mps-control -f.
@@ -71,6 +73,9 @@ func serve() error {
 	if err := register(dir, Running{PID: os.Getpid(), Devices: d.devices, PipeDirectory: pipe, Capabilities: capabilities()}); err != nil {
 		return err
 	}
+	if failure.Awaited {
+		d.servers = map[string]float64{"4194305": d.percentage} // above all that there are
+	}
 	_ = d.logf("Starting control daemon using socket %s", socket)
 	if err := os.WriteFile(filepath.Join(pipe, "nvidia-cuda-mps-control.pid"), []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
 		return err
@@ -115,8 +120,6 @@ func (d *daemon) talk(client *os.File) (quit bool) {
 
 func (d *daemon) answer(command []string) string {
 	switch name, args := command[0], command[1:]; {
-	case name == "get_server_list" && len(args) == 0:
-		return ""
 	case name == "get_default_active_thread_percentage" && len(args) == 0:
 		return fmt.Sprintf("%.1f", d.percentage)
 	case name == "set_default_active_thread_percentage" && len(args) == 1:
@@ -141,6 +144,23 @@ func (d *daemon) answer(command []string) string {
 		if mib >= 1024 { // as drivers tell it
 			d.limits[device] = fmt.Sprintf("%dG", mib/1024)
 		}
+		return ""
+	}
+	return d.answerOfServers(command)
+}
+
+// answerOfServers answers the commands about servers.
+func (d *daemon) answerOfServers(command []string) string {
+	switch name, args := command[0], command[1:]; {
+	case name == "get_server_list" && len(args) == 0:
+		return strings.Join(slices.Sorted(maps.Keys(d.servers)), "\n")
+	case name == "get_active_thread_percentage" && len(args) == 1:
+		if percentage, ok := d.servers[args[0]]; ok {
+			return fmt.Sprintf("%.1f", percentage)
+		}
+		return "Server " + args[0] + " not found"
+	case name == "shutdown_server" && len(args) == 2 && args[1] == "-f":
+		delete(d.servers, args[0])
 		return ""
 	}
 	return "Unknown command: " + strings.Join(command, " ")
