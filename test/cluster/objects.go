@@ -197,9 +197,9 @@ func (c *Cluster) Apply(ctx context.Context, file string) error {
 	return err
 }
 
-// ApplyYAML applies a manifest given as text.
-func (c *Cluster) ApplyYAML(ctx context.Context, manifest string) error {
-	_, err := c.kubectlInput(ctx, manifest, "apply", "-f", "-")
+// ApplyYAML applies a manifest given as text, in a namespace.
+func (c *Cluster) ApplyYAML(ctx context.Context, namespace, manifest string) error {
+	_, err := c.kubectlInput(ctx, manifest, "apply", "-n", namespace, "-f", "-")
 	return err
 }
 

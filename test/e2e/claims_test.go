@@ -6,6 +6,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/utils/ptr"
 )
 
@@ -103,26 +105,79 @@ func TestAllocationModeAll(t *testing.T) {
 	}
 }
 
-// A subrequest that cannot be had is passed over, and a container that names the parent request gets what was chosen.
+// What is asked for first is had as long as there is some, and a container that names the parent request gets what was chosen.
 func TestFirstAvailable(t *testing.T) {
 	s := newSpace(t)
-	sub := func(name string, count int64, product string) resourceapi.DeviceSubRequest {
-		return resourceapi.DeviceSubRequest{Name: name, DeviceClassName: classGPU, Count: count, Selectors: []resourceapi.DeviceSelector{{
-			CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf("device.attributes[%q].productName.contains(%q)", classGPU, product)},
-		}}}
+	s.fromGuide("claims", "preferably-hopper")
+	for i, chosen := range []string{"gpus/hopper", "gpus/hopper", "gpus/any"} {
+		name := fmt.Sprintf("pod-%d", i)
+		s.run(fromTemplate(pod(name, "", container("work", usesRequest("c", "gpus"))), "c", "preferably-hopper"))
+		devices := s.allocated(s.claimOf(name, "c"))
+		if len(devices) != 4 || devices[0].request != chosen {
+			t.Fatalf("pod %s got %d devices for %q, want 4 for %s", name, len(devices), devices[0].request, chosen)
+		}
+		s.wantGPUs(name, "work", nodesOf(devices))
 	}
-	s.claim("first", claimSpec([]resourceapi.DeviceRequest{{Name: "gpus", FirstAvailable: []resourceapi.DeviceSubRequest{
-		sub("b200", 1, "B200"), sub("a100", 2, "A100"), sub("h100", 4, "H100"),
-	}}}))
-	s.run(withClaims(pod("first", "", container("work", usesRequest("c", "gpus"))), map[string]string{"c": "first"}))
-	devices := s.allocated("first")
-	if len(devices) != 2 || devices[0].request != "gpus/a100" {
-		t.Fatalf("allocated %d devices for %q, want 2 for gpus/a100", len(devices), devices[0].request)
-	}
-	s.wantGPUs("first", "work", nodesOf(devices))
 }
 
-// Admin access reaches a GPU that another claim holds, and leaves it with its holder.
+// Only those of node-a are sold with 80 GB.
+func TestAGPUByItsMemory(t *testing.T) {
+	s := newSpace(t)
+	s.fromGuide("claims", "big")
+	s.run(fromTemplate(pod("big", "", container("work", uses("gpu"))), "gpu", "big"))
+	if devices := s.allocated(s.claimOf("big", "gpu")); devices[0].pool != "node-a" {
+		t.Errorf("the pod has a GPU of %s", devices[0].pool)
+	}
+	s.create(fromTemplate(pod("none", "node-b", container("work", uses("gpu"))), "gpu", "big"))
+	if _, err := the.WaitUnschedulable(s.ctx, s.name, "none", patience); err != nil {
+		t.Error(err)
+	}
+}
+
+// A GPU is chosen with the network card of another driver beside it. That driver is not there, so the pod does not start.
+func TestAGPUAndTheNetworkCardBesideIt(t *testing.T) {
+	s := newSpace(t)
+	const nic = "nic.example.com"
+	var root string
+	published, err := the.ResourceSlices(s.ctx)
+	s.must(err)
+	for _, slice := range published {
+		for _, d := range slice.Spec.Devices {
+			if index := d.Attributes["index"].IntValue; slice.Spec.Pool.Name == "node-a" && index != nil && *index == 6 {
+				root = *d.Attributes[deviceattribute.StandardDeviceAttributePCIeRoot].StringValue
+			}
+		}
+	}
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: nic}, Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
+		{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "` + nic + `"`}},
+	}}}
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: nic}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: nic, NodeName: ptr.To("node-a"), Pool: resourceapi.ResourcePool{Name: "node-a", ResourceSliceCount: 1},
+		Devices: []resourceapi.Device{{Name: "nic", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			resourceapi.QualifiedName(deviceattribute.StandardDeviceAttributePCIeRoot): {StringValue: &root},
+		}}},
+	}}
+	s.Cleanup(func() {
+		_ = the.Client.ResourceV1().DeviceClasses().Delete(context.Background(), nic, metav1.DeleteOptions{})
+		_ = the.Client.ResourceV1().ResourceSlices().Delete(context.Background(), nic, metav1.DeleteOptions{})
+	})
+	_, err = the.Client.ResourceV1().DeviceClasses().Create(s.ctx, class, metav1.CreateOptions{})
+	s.must(err)
+	_, err = the.Client.ResourceV1().ResourceSlices().Create(s.ctx, slice, metav1.CreateOptions{})
+	s.must(err)
+	s.fromGuide("claims", "gpu-and-nic")
+	s.create(fromTemplate(pod("both", "", container("work", uses("c"))), "c", "gpu-and-nic"))
+	s.must(the.Until(s.ctx, patience, "the pod to be placed", func(ctx context.Context) (bool, error) {
+		p, err := the.Pod(ctx, s.name, "both")
+		return err == nil && p.Spec.NodeName != "", err
+	}))
+	devices := s.allocated(s.claimOf("both", "c"))
+	if len(devices) != 2 || devices[0].node() != "/dev/nvidia6" || devices[1].device.Name != "nic" {
+		t.Errorf("allocated are %+v, want the GPU below %s and the card", devices, root)
+	}
+}
+
+// Admin access reaches GPUs that another claim holds, and leaves them with their holder.
 func TestAdminAccessBesideAHolder(t *testing.T) {
 	s := newSpace(t)
 	ns, err := the.Client.CoreV1().Namespaces().Get(s.ctx, s.name, metav1.GetOptions{})
@@ -134,15 +189,13 @@ func TestAdminAccessBesideAHolder(t *testing.T) {
 	s.claim("holder", claimSpec([]resourceapi.DeviceRequest{request("gpu", 1, onIndex("3"))}))
 	s.run(withClaims(pod("holder", "node-a", container("work", uses("gpu"))), map[string]string{"gpu": "holder"}))
 
-	admin := request("gpu", 1, onIndex("3"))
-	admin.Exactly.AdminAccess = ptr.To(true)
-	s.claim("admin", claimSpec([]resourceapi.DeviceRequest{admin}))
-	s.run(withClaims(pod("admin", "node-a", container("watch", uses("gpu"))), map[string]string{"gpu": "admin"}))
-
-	want := nodesOf(s.allocated("holder"))
-	s.wantGPUs("admin", "watch", want)
+	s.fromGuide("claims", "monitor")
+	s.run(fromTemplate(pod("admin", "node-a", container("watch", uses("gpus"))), "gpus", "monitor"))
+	if got := s.gpusIn("admin", "watch"); len(got) != 8 {
+		t.Errorf("the monitor has %v, want all eight GPUs", got)
+	}
 	s.deletePod("admin")
-	s.wantGPUs("holder", "work", want)
+	s.wantGPUs("holder", "work", []string{"/dev/nvidia3"})
 }
 
 // Field cases 11 and 12: a configuration reaches the subrequests of the request that it names, and what it

@@ -51,16 +51,16 @@ func TestPlainCountLandsAcrossDomains(t *testing.T) {
 func TestFieldCase25_SameDomainIsRefusedOnABrokenNodeAndPlacedOnAWholeOne(t *testing.T) {
 	s := newSpace(t)
 	s.breakNodeB()
-	s.template("tp4", claimSpec([]resourceapi.DeviceRequest{request("gpus", 4)}, sameDomain))
+	s.fromGuide("claims", "four-together")
 
-	pinned := fromTemplate(pod("pinned", "node-b", container("train", uses("gpus"))), "gpus", "tp4")
+	pinned := fromTemplate(pod("pinned", "node-b", container("train", uses("gpus"))), "gpus", "four-together")
 	s.create(pinned)
 	message, err := the.WaitUnschedulable(s.ctx, s.name, "pinned", patience)
 	s.must(err)
 	t.Logf("the scheduler says: %s", message)
 	s.deletePod("pinned")
 
-	s.run(fromTemplate(pod("free", "", container("train", uses("gpus"))), "gpus", "tp4"))
+	s.run(fromTemplate(pod("free", "", container("train", uses("gpus"))), "gpus", "four-together"))
 	devices := s.allocated(s.claimOf("free", "gpus"))
 	if len(devices) != 4 {
 		t.Fatalf("%d devices allocated, want 4", len(devices))

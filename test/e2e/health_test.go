@@ -7,10 +7,8 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,6 +118,11 @@ func TestASickGPUIsTaintedShownAtItsPodAndRecovers(t *testing.T) {
 	s.wantHealth("holder", corev1.ResourceHealthStatusUnhealthy)
 
 	s.deletePod("holder")
+	s.fromGuide("health", "diagnose") // of that GPU
+	s.run(withClaims(pod("diagnose", "node-a", container("work", uses("gpu"))), map[string]string{"gpu": "diagnose"}))
+	s.wantGPUs("diagnose", "work", []string{"/dev/nvidia5"})
+	s.deletePod("diagnose")
+
 	s.create(s.onGPU("next", "5"))
 	if _, err := the.WaitUnschedulable(s.ctx, s.name, "next", patience); err != nil {
 		t.Error(err)
@@ -130,14 +133,25 @@ func TestASickGPUIsTaintedShownAtItsPodAndRecovers(t *testing.T) {
 	s.wantHealth("next", corev1.ResourceHealthStatusHealthy)
 }
 
-func TestALostGPUIsDrainedIfConfigured(t *testing.T) {
+// The pod on a lost GPU is deleted, and of the GPUs in MIG mode one is partitioned, as the nodes' configuration has it.
+func TestNodesAreConfigured(t *testing.T) {
 	s := newSpace(t)
 	s.wellAgain("node-a")
-	s.withPluginFlag("--health-effect=NoExecute")
+	s.configure("default.yaml", s.guide("node-config", "kind: NodeConfig\n"))
+	s.migOn("node-a")
+	s.sim("node-a", "mig", "2", "on")
+	s.Cleanup(func() {
+		if err := simulate(context.Background(), "node-a", "mig", "2", "off"); err != nil {
+			s.Error(err)
+		}
+	})
+	s.wantTaints("node-a", "0::NoSchedule", "2::NoSchedule")
+	s.untilPublished("node-a", 25)
+
 	s.run(s.onGPU("holder", "6"))
 	s.run(s.onGPU("other", "7"))
 	s.sim("node-a", "lose", "6")
-	s.wantTaints("node-a", "6:Lost:NoExecute")
+	s.wantTaints("node-a", "0::NoSchedule", "2::NoSchedule", "6:Lost:NoExecute")
 	s.must(the.Until(s.ctx, patience, "the pod on the lost GPU to be gone", func(ctx context.Context) (bool, error) {
 		_, err := the.Pod(ctx, s.name, "holder")
 		return apierrors.IsNotFound(err), ignoreNotFound(err)
@@ -146,32 +160,6 @@ func TestALostGPUIsDrainedIfConfigured(t *testing.T) {
 		t.Errorf("the pod on another GPU is %+v, %v", p.Status.Phase, err)
 	}
 	s.sim("node-a", "recover", "6")
-	s.wantTaints("node-a")
+	s.wantTaints("node-a", "0::NoSchedule", "2::NoSchedule")
 	s.run(withClaims(pod("again", "node-a", container("work", uses("gpu"))), map[string]string{"gpu": "holder"}))
-}
-
-// withPluginFlag runs the plugins with another flag until the test ends.
-func (s *space) withPluginFlag(flag string) {
-	s.Helper()
-	out, err := the.Kubectl(s.ctx, "get", "-n", cluster.Namespace, "daemonset/switchyard-kubelet-plugin", "-o", "jsonpath={.spec.template.spec.containers[0].args}")
-	s.must(err)
-	var args []string
-	s.must(json.Unmarshal([]byte(strings.TrimSpace(out)), &args))
-	run := func(ctx context.Context, args []string) error {
-		value, err := json.Marshal(args)
-		if err != nil {
-			return err
-		}
-		patch := fmt.Sprintf(`[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":%s}]`, value)
-		if _, err := the.Kubectl(ctx, "patch", "-n", cluster.Namespace, "daemonset/switchyard-kubelet-plugin", "--type=json", "-p", patch); err != nil {
-			return err
-		}
-		return the.WaitPlugins(ctx, patience)
-	}
-	s.Cleanup(func() {
-		if err := run(context.Background(), args); err != nil {
-			s.Error(err)
-		}
-	})
-	s.must(run(s.ctx, append(slices.Clone(args), flag)))
 }

@@ -13,8 +13,6 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/switchyard-dev/switchyard/test/cluster"
 )
@@ -117,11 +115,11 @@ func (s *space) migDevices(pod string) []string {
 func TestSevenPodsShareOneGPUByMIG(t *testing.T) {
 	s := newSpace(t)
 	s.migOn("node-a")
-	s.template("seventh", claimSpec([]resourceapi.DeviceRequest{partition("1g.10gb", 1)}))
+	s.fromGuide("mig", "one-seventh")
 	seen := map[string]string{}
 	for i := range 7 {
 		name := fmt.Sprintf("pod-%d", i)
-		s.run(fromTemplate(pod(name, "node-a", container("work", uses("gpu"))), "gpu", "seventh"))
+		s.run(fromTemplate(pod(name, "node-a", container("work", uses("gpu"))), "gpu", "one-seventh"))
 		devices := s.migDevices(name)
 		if len(devices) != 1 || !strings.HasPrefix(devices[0], "MIG 1g.10gb ") {
 			t.Fatalf("pod %s sees %q", name, devices)
@@ -135,50 +133,70 @@ func TestSevenPodsShareOneGPUByMIG(t *testing.T) {
 		}
 	}
 	s.wantPartitions("node-a", "1g.10gb@0", "1g.10gb@1", "1g.10gb@2", "1g.10gb@3", "1g.10gb@4", "1g.10gb@5", "1g.10gb@6")
-	s.create(fromTemplate(pod("eighth", "node-a", container("work", uses("gpu"))), "gpu", "seventh"))
+	s.create(fromTemplate(pod("eighth", "node-a", container("work", uses("gpu"))), "gpu", "one-seventh"))
 	s.eventually("Pod", "eighth", "cannot allocate all claims")
 
-	s.must(the.Client.CoreV1().Pods(s.name).Delete(s.ctx, "pod-3", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}))
+	s.must(the.Client.CoreV1().Pods(s.name).Delete(s.ctx, "pod-3", soon))
 	s.must(the.WaitPodRunning(s.ctx, s.name, "eighth", patience))
 }
 
-const thirdMPS = `{"apiVersion":"switchyard.dev/v1alpha1","kind":"MIGConfig","sharing":{"strategy":"MPS","mps":{"activeThreadPercentage":33,"pinnedDeviceMemoryLimit":"8Gi"}}}`
-
-// A partition by its memory, which two containers share by MPS, and two partitions of one GPU.
-func TestPartitionsByNeedAndOfOneGPU(t *testing.T) {
+// A partition that two containers share by MPS, one by its memory, two of one GPU, and one that is chosen where no whole
+// GPU is left.
+func TestPartitionsSharedByNeedOfOneGPUAndInPlaceOfAWhole(t *testing.T) {
 	s := newSpace(t)
 	s.migOn("node-a")
-	byMemory := request("part", 1, `device.capacity["gpu.switchyard.dev"].memory.compareTo(quantity("20Gi")) >= 0`)
-	byMemory.Exactly.DeviceClassName = classMIG
-	s.claim("memory", claimSpec([]resourceapi.DeviceRequest{byMemory}, withConfig(thirdMPS)))
-	s.run(withClaims(pod("memory", "node-a", container("left", uses("gpu")), container("right", uses("gpu"))), map[string]string{"gpu": "memory"}))
+	s.fromGuide("sharing", "part-together")
+	s.run(withClaims(pod("shared", "node-a", container("left", uses("gpu")), container("right", uses("gpu"))), map[string]string{"gpu": "part-together"}))
 	s.wantPartitions("node-a", "3g.40gb@4")
 	_, daemons := s.wantSharing("node-a", 0, 1)
 	for _, container := range []string{"left", "right"} {
-		devices := s.execIn("memory", container, "nvidia-smi", "-L")
+		devices := s.execIn("shared", container, "nvidia-smi", "-L")
 		_, uuid, ok := strings.Cut(devices, "(UUID: MIG-")
 		uuid, _, _ = strings.Cut(uuid, ")")
 		if !ok || !strings.Contains(daemons[0], " MIG-"+uuid+" ") {
 			t.Errorf("container %s sees %q, and the daemon is %q", container, devices, daemons[0])
 		}
 		for command, want := range map[string]string{"get_default_active_thread_percentage": "33.0", "get_default_device_pinned_mem_limit 0": "8G"} {
-			if got := s.mpsSays("memory", container, command); got != want {
+			if got := s.mpsSays("shared", container, command); got != want {
 				t.Errorf("in container %s the daemon says to %s: %q, want %q", container, command, got, want)
 			}
 		}
 	}
 
-	s.claim("two", claimSpec([]resourceapi.DeviceRequest{partition("1g.20gb", 2)}, func(c *resourceapi.DeviceClaim) {
-		c.Constraints = append(c.Constraints, resourceapi.DeviceConstraint{MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("gpu.switchyard.dev/parentUUID"))})
-	}))
-	s.run(withClaims(pod("two", "node-a", container("work", uses("gpu"))), map[string]string{"gpu": "two"}))
-	if devices := s.migDevices("two"); len(devices) != 2 {
-		t.Errorf("the pod with two partitions sees %q", devices)
+	wantDevices := func(pod, profile string, count int) {
+		t.Helper()
+		devices := s.migDevices(pod)
+		if len(devices) != count || slices.ContainsFunc(devices, func(d string) bool { return !strings.HasPrefix(d, "MIG "+profile+" ") }) {
+			t.Errorf("pod %s sees the partitions %q, want %d of %s", pod, devices, count, profile)
+		}
 	}
-	s.wantPartitions("node-a", "1g.20gb@0", "1g.20gb@2", "3g.40gb@4")
+	run := func(name, template string) {
+		t.Helper()
+		s.run(fromTemplate(pod(name, "node-a", container("work", uses("gpu"))), "gpu", template))
+	}
+	s.fromGuide("mig", "twenty-gib")
+	run("memory", "twenty-gib")
+	wantDevices("memory", "3g.40gb", 1)
+	s.wantPartitions("node-a", "3g.40gb@0", "3g.40gb@4")
 	s.deletePod("memory")
+	s.deletePod("shared")
 	s.wantSharing("node-a", 0, 0)
-	s.wantPartitions("node-a", "1g.20gb@0", "1g.20gb@2")
+
+	s.fromGuide("mig", "two-of-one-gpu")
+	run("two", "two-of-one-gpu")
+	wantDevices("two", "3g.40gb", 2)
+	s.wantPartitions("node-a", "3g.40gb@0", "3g.40gb@4")
+	s.deletePod("two")
+
+	s.claim("six", claimSpec([]resourceapi.DeviceRequest{request("gpus", 6)}))
+	s.run(withClaims(pod("six", "node-a", container("work", uses("gpus"))), map[string]string{"gpus": "six"}))
+	s.fromGuide("mig", "whole-or-largest")
+	run("whole", "whole-or-largest")
+	wantDevices("whole", "", 0)
+	s.wantPartitions("node-a")
+	run("largest", "whole-or-largest")
+	wantDevices("largest", "7g.80gb", 1)
+	s.wantPartitions("node-a", "7g.80gb@0")
 }
 
 // Wherever the plugin dies while a partition is made, the pod runs in the end, with one partition.
@@ -215,7 +233,7 @@ func TestKilledAtEachStepOfDestroyingAPartition(t *testing.T) {
 			s.claim(name, claimSpec([]resourceapi.DeviceRequest{partition("2g.20gb", 1)}))
 			s.run(withClaims(pod(name, "node-a", container("work", uses("gpu"))), map[string]string{"gpu": name}))
 			s.armCrash("node-a", step)
-			s.must(the.Client.CoreV1().Pods(s.name).Delete(s.ctx, name, metav1.DeleteOptions{}))
+			s.must(the.Client.CoreV1().Pods(s.name).Delete(s.ctx, name, soon))
 			s.waitCrashed("node-a")
 			s.deletePod(name)
 			s.wantPartitions("node-a")

@@ -18,11 +18,11 @@ import (
 // outlives the plugin and the first of them, and ends with the last.
 func TestPodsAreHeldToTheirSharesByMPS(t *testing.T) {
 	s := newSpace(t)
-	s.shareGPU("node-a", "MPS")
-	for name, size := range map[string][2]string{"small": {"10Gi", "33"}, "large": {"20Gi", "44"}} {
-		request := share(size[0])
-		request.Exactly.Capacity.Requests["multiprocessors"] = resource.MustParse(size[1])
-		s.claim(name, claimSpec([]resourceapi.DeviceRequest{request}))
+	s.shareGPUs("node-a", s.guide("shares", "kind: NodeConfig\n"), 2)
+	large := share("20Gi")
+	large.Exactly.Capacity.Requests["multiprocessors"] = resource.MustParse("44")
+	for name, spec := range map[string]resourceapi.ResourceClaimSpec{"small": s.specFromGuide("shares", "ten-gib"), "large": claimSpec([]resourceapi.DeviceRequest{large})} {
+		s.claim(name, spec)
 		s.run(withClaims(pod(name, "node-a", container("work", uses("gpu"))), map[string]string{"gpu": name}))
 	}
 	uuid := *s.allocated("small")[0].device.Attributes["uuid"].StringValue
@@ -42,7 +42,7 @@ func TestPodsAreHeldToTheirSharesByMPS(t *testing.T) {
 			}
 		}
 	}
-	wantLimits("small", 25, 10240)
+	wantLimits("small", 15, 10240)
 	wantLimits("large", 33, 20480)
 	settings, daemons := s.wantSharing("node-a", 1, 1)
 	if want := uuid + " Exclusive_Process Default"; settings[0] != want {

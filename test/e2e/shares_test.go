@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/switchyard-dev/switchyard/pkg/resourcemodel"
-	"github.com/switchyard-dev/switchyard/test/cluster"
 )
 
 // share asks for one share with so much memory, or an equal part of the GPU.
@@ -28,34 +27,12 @@ func share(memory string) resourceapi.DeviceRequest {
 	return r
 }
 
-// shareGPU has a node share its first GPU for the test, through the ConfigMap that the plugin reads at start.
-func (s *space) shareGPU(node, strategy string) {
+// shareGPUs gives a node a configuration for the test that shares so many of its GPUs.
+func (s *space) shareGPUs(node, config string, count int) {
 	s.Helper()
-	const head = "apiVersion: switchyard.dev/v1alpha1\nkind: NodeConfig\n"
-	kubectl := func(args ...string) {
-		s.Helper()
-		if _, err := the.Kubectl(s.ctx, append([]string{"-n", cluster.Namespace}, args...)...); err != nil {
-			s.Fatal(err)
-		}
-	}
-	original, err := the.Kubectl(s.ctx, "-n", cluster.Namespace, "get", "daemonset", "switchyard-kubelet-plugin", "-o", `jsonpath={.spec.template.spec.volumes[?(@.name=="config")].configMap.name}`)
-	s.must(err)
-	use := func(name string) {
-		s.Helper()
-		kubectl("patch", "daemonset", "switchyard-kubelet-plugin", "-p", `{"spec":{"template":{"spec":{"volumes":[{"name":"config","configMap":{"name":"`+strings.TrimSpace(name)+`"}}]}}}}`)
-		s.must(the.WaitPlugins(s.ctx, patience))
-	}
-	kubectl("create", "configmap", "e2e-shares", "--from-literal=default.yaml="+head,
-		"--from-literal="+node+".yaml="+head+"shares: [{gpus: '0', strategy: "+strategy+", maxClaims: 4}]\n")
-	s.Cleanup(func() {
-		s.ctx = context.Background()
-		s.clear()
-		use(original)
-		kubectl("delete", "configmap", "e2e-shares")
-		s.untilShared(node, 0)
-	})
-	use("e2e-shares")
-	s.untilShared(node, 1)
+	s.Cleanup(func() { s.untilShared(node, 0) }) // after that of configure
+	s.configure(node+".yaml", config)
+	s.untilShared(node, count)
 }
 
 // untilShared waits until so many GPUs of a node are published for shares.
@@ -82,7 +59,7 @@ func (s *space) untilShared(node string, want int) {
 // gets the others. A plugin that is killed in between changes nothing.
 func TestFourPodsHaveSharesOfOneGPU(t *testing.T) {
 	s := newSpace(t)
-	s.shareGPU("node-a", "TimeSlicing")
+	s.shareGPUs("node-a", strings.NewReplacer(`"6,7"`, `"0"`, "MPS", "TimeSlicing").Replace(s.guide("shares", "kind: NodeConfig\n")), 1)
 	memory := []string{"10Gi", "20Gi", "30Gi", ""}
 	for i, want := range memory {
 		template := fmt.Sprintf("share-%d", i)

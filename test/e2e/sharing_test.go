@@ -11,15 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	resourceapi "k8s.io/api/resource/v1"
-
 	"github.com/switchyard-dev/switchyard/test/cluster"
-)
-
-const (
-	gpuSharing = `{"apiVersion":"switchyard.dev/v1alpha1","kind":"GPUConfig","sharing":`
-	halfMPS    = gpuSharing + `{"strategy":"MPS","mps":{"activeThreadPercentage":50,"pinnedDeviceMemoryLimit":"20Gi"}}}`
-	longSlice  = gpuSharing + `{"strategy":"TimeSlicing","timeSlicing":{"interval":"Long"}}}`
 )
 
 // sharingOf is what the driver of a node says of sharing: compute modes, time slices and MPS daemons.
@@ -70,16 +62,18 @@ func (s *space) mpsSays(pod, container, command string) string {
 	return s.execIn(pod, container, "sh", "-c", "echo "+command+" | nvidia-cuda-mps-control")
 }
 
-// Two containers of one pod, and a second pod, use one GPU through one MPS daemon, which outlives the plugin.
+// Two pods, and the two containers of a third, use one GPU through one MPS daemon, which outlives the plugin.
 func TestPodsAndContainersShareOneGPUByMPS(t *testing.T) {
 	s := newSpace(t)
-	s.claim("together", claimSpec([]resourceapi.DeviceRequest{request("gpu", 1)}, withConfig(halfMPS)))
-	claims := map[string]string{"gpu": "together"}
-	s.run(withClaims(pod("two", "node-a", container("left", uses("gpu")), container("right", uses("gpu"))), claims))
-	s.run(withClaims(pod("one", "node-a", container("work", uses("gpu"))), claims))
+	s.fromGuide("sharing", "together") // and pods
+	s.run(withClaims(pod("two", "", container("left", uses("gpu")), container("right", uses("gpu"))), map[string]string{"gpu": "together"}))
+	for _, name := range []string{"one", "other"} {
+		s.must(the.WaitPodRunning(s.ctx, s.name, name, patience))
+	}
 
-	uuid := *s.allocated("together")[0].device.Attributes["uuid"].StringValue
-	users := []struct{ pod, container string }{{"two", "left"}, {"two", "right"}, {"one", "work"}}
+	shared := s.allocated("together")[0]
+	uuid, node := *shared.device.Attributes["uuid"].StringValue, shared.pool
+	users := []struct{ pod, container string }{{"two", "left"}, {"two", "right"}, {"one", "work"}, {"other", "work"}}
 	for _, user := range users {
 		if dir := s.execIn(user.pod, user.container, "sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY"); dir != "/tmp/nvidia-mps" {
 			t.Errorf("container %s of pod %s has the pipe directory %q", user.container, user.pod, dir)
@@ -99,7 +93,7 @@ func TestPodsAndContainersShareOneGPUByMPS(t *testing.T) {
 	if got := s.execIn("one", "work", "cat", "/dev/shm/segment"); got != "hello" {
 		t.Errorf("the pods' shared memory differs: %q", got)
 	}
-	settings, daemons := s.wantSharing("node-a", 1, 1)
+	settings, daemons := s.wantSharing(node, 1, 1)
 	if want := uuid + " Exclusive_Process Default"; settings[0] != want {
 		t.Errorf("the settings are %q, want %q", settings[0], want)
 	}
@@ -107,26 +101,49 @@ func TestPodsAndContainersShareOneGPUByMPS(t *testing.T) {
 		t.Errorf("the daemon is %q, want it to serve %s with four capabilities", daemons[0], uuid)
 	}
 
-	s.freshPlugin("node-a")
-	if _, after := s.wantSharing("node-a", 1, 1); after[0] != daemons[0] {
+	s.freshPlugin(node)
+	if _, after := s.wantSharing(node, 1, 1); after[0] != daemons[0] {
 		t.Errorf("the daemon was %q and is %q after the plugin's pod was replaced", daemons[0], after[0])
 	}
 	if got := s.mpsSays("one", "work", "get_default_active_thread_percentage"); got != "50.0" {
 		t.Errorf("after the plugin's pod was replaced the daemon says %q", got)
 	}
 
+	s.must(the.Client.CoreV1().Pods(s.name).Delete(s.ctx, "two", soon))
+	s.deletePod("other")
 	s.deletePod("two")
-	s.wantSharing("node-a", 1, 1) // a pod still uses it
+	s.wantSharing(node, 1, 1) // a pod still uses it
 	s.deletePod("one")
-	s.wantSharing("node-a", 0, 0)
-	s.wantNothingLeft("node-a")
+	s.wantSharing(node, 0, 0)
+	s.wantNothingLeft(node)
+}
+
+// The GPUs of a claim have limits of their own, by their place and by their UUID.
+func TestGPUsOfAClaimWithMPSHaveLimitsOfTheirOwn(t *testing.T) {
+	s := newSpace(t)
+	s.fromGuide("sharing", "two-limits")
+	s.run(withClaims(pod("two", "node-a", container("work", uses("gpus"))), map[string]string{"gpus": "two-limits"}))
+	want := []string{"10G", "20G"}
+	devices := s.allocated("two-limits")
+	for i, d := range devices {
+		uuid := *d.device.Attributes["uuid"].StringValue
+		if i > 0 && uuid == "GPU-eb312c49-fc59-57a4-98bb-3ad69474fb90" { // which the manifest names
+			want[i] = "30G"
+		}
+		if got := s.mpsSays("two", "work", "get_default_device_pinned_mem_limit "+uuid); got != want[i] {
+			t.Errorf("the daemon says of GPU %d, %s: %q, want %q", i, uuid, got, want[i])
+		}
+	}
+	if len(devices) != 2 || want[1] != "30G" {
+		t.Errorf("the claim has %+v: neither is the one that the manifest names", devices)
+	}
 }
 
 // A second claim with MPS does not get into a container that has one.
 func TestAContainerHasOneMPSDaemon(t *testing.T) {
 	s := newSpace(t)
 	for _, name := range []string{"first", "second"} {
-		s.claim(name, claimSpec([]resourceapi.DeviceRequest{request("gpu", 1)}, withConfig(halfMPS)))
+		s.claim(name, s.specFromGuide("sharing", "together"))
 	}
 	s.create(withClaims(pod("both", "node-a", container("work", uses("a"), uses("b"))), map[string]string{"a": "first", "b": "second"}))
 	s.eventually("Pod", "both", "which both have MPS")
@@ -138,7 +155,7 @@ func TestAContainerHasOneMPSDaemon(t *testing.T) {
 // An interval of time-slicing is set while a claim has the GPU, and no longer.
 func TestATimeSliceIsSetWhileAClaimIsInUse(t *testing.T) {
 	s := newSpace(t)
-	s.claim("turns", claimSpec([]resourceapi.DeviceRequest{request("gpu", 1)}, withConfig(longSlice)))
+	s.fromGuide("sharing", "turns")
 	s.run(withClaims(pod("turns", "node-b", container("left", uses("gpu")), container("right", uses("gpu"))), map[string]string{"gpu": "turns"}))
 	uuid := *s.allocated("turns")[0].device.Attributes["uuid"].StringValue
 	if settings, _ := s.wantSharing("node-b", 1, 0); settings[0] != uuid+" Default Long" {
@@ -156,7 +173,7 @@ func TestKilledAtEachStepOfSharing(t *testing.T) {
 			s.freshPlugin("node-a")
 			s.armCrash("node-a", step)
 			name := fmt.Sprintf("made-%d", i)
-			s.claim(name, claimSpec([]resourceapi.DeviceRequest{request("gpu", 1)}, withConfig(halfMPS)))
+			s.claim(name, s.specFromGuide("sharing", "together"))
 			s.create(withClaims(pod(name, "node-a", container("work", uses("gpu"))), map[string]string{"gpu": name}))
 			s.waitCrashed("node-a")
 			s.waitPlugin("node-a", 1)

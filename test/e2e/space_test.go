@@ -16,6 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/switchyard-dev/switchyard/test/cluster"
 )
@@ -183,10 +184,13 @@ func (s *space) claimOf(pod, local string) string {
 	return ""
 }
 
+// soon ends pods that do not listen. 0 would free the GPU before the kubelet has unprepared it.
+var soon = metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}
+
 // deletePod waits until the pod is gone.
 func (s *space) deletePod(name string) {
 	s.Helper()
-	err := the.Client.CoreV1().Pods(s.name).Delete(s.ctx, name, metav1.DeleteOptions{})
+	err := the.Client.CoreV1().Pods(s.name).Delete(s.ctx, name, soon)
 	if err != nil && !apierrors.IsNotFound(err) {
 		s.Fatal(err)
 	}
@@ -207,7 +211,7 @@ func ignoreNotFound(err error) error {
 func (s *space) clear() {
 	core, res := the.Client.CoreV1(), the.Client.ResourceV1()
 	all := metav1.ListOptions{}
-	_ = core.Pods(s.name).DeleteCollection(s.ctx, metav1.DeleteOptions{}, all)
+	_ = core.Pods(s.name).DeleteCollection(s.ctx, soon, all)
 	_ = res.ResourceClaimTemplates(s.name).DeleteCollection(s.ctx, metav1.DeleteOptions{}, all)
 	_ = res.ResourceClaims(s.name).DeleteCollection(s.ctx, metav1.DeleteOptions{}, all)
 	if err := the.Until(s.ctx, patience, "pods and claims of "+s.name+" to be gone", func(ctx context.Context) (bool, error) {
