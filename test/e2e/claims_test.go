@@ -154,7 +154,7 @@ func TestAGPUAndTheNetworkCardBesideIt(t *testing.T) {
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: nic}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: nic, NodeName: ptr.To("node-a"), Pool: resourceapi.ResourcePool{Name: "node-a", ResourceSliceCount: 1},
 		Devices: []resourceapi.Device{{Name: "nic", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-			resourceapi.QualifiedName(deviceattribute.StandardDeviceAttributePCIeRoot): {StringValue: &root},
+			deviceattribute.StandardDeviceAttributePCIeRoot: {StringValue: &root},
 		}}},
 	}}
 	s.Cleanup(func() {
