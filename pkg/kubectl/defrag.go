@@ -19,6 +19,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
+	"github.com/switchyard-dev/switchyard/pkg/resourcemodel"
 )
 
 func newDefrag(c connection) *cobra.Command {
@@ -231,18 +232,23 @@ func (s *snapshot) moveViews(moves []v1alpha1.GangMove) []moveView {
 }
 
 // indexOf is the index of a GPU by its device; nil for what is no GPU.
-func (s *snapshot) indexOf(pool, device string) *int64 {
+func (s *snapshot) indexOf(pool, device string) *int64 { return s.place(pool, device).Index }
+
+// place is a published device, as the newest slice that has it says.
+func (s *snapshot) place(pool, device string) placeView {
+	v, newest := placeView{Node: pool, Device: device}, int64(-1)
 	for _, slice := range s.slices {
-		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != pool {
+		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != pool || slice.Spec.Pool.Generation <= newest {
 			continue
 		}
 		for _, d := range slice.Spec.Devices {
 			if d.Name == device {
-				return d.Attributes["index"].IntValue
+				newest = slice.Spec.Pool.Generation
+				v.Node, v.Domain, v.Index = ptr.Deref(slice.Spec.NodeName, pool), stringOf(d, resourcemodel.AttributeNVSwitchDomain), d.Attributes[resourcemodel.AttributeIndex].IntValue
 			}
 		}
 	}
-	return nil
+	return v
 }
 
 // budgetOf is the PodDisruptionBudget of a pod, and what it allows; a pod in several is not moved.

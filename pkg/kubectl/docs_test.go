@@ -73,10 +73,19 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		title, body, _ := strings.Cut(section, "\n")
 		sections[title] = body
 	}
-	for title, value := range map[string]any{
-		"topology": topologyView{}, "fragmentation": fragmentationView{}, "gangs": gangsView{}, "explain": explanation{}, "defrag plan": defragView{},
+	for _, view := range []struct {
+		title string
+		value any
+	}{
+		{"topology", topologyView{}},
+		{"fragmentation", fragmentationView{}},
+		{"gangs", gangsView{}},
+		{"explain", explanation{}},
+		{"defrag plan", defragView{}},
+		{"defrag plan", consolidationView{}},
+		{"simulate", simulation{}},
 	} {
-		fields := jsonFields(reflect.TypeOf(value))
+		title, fields := view.title, jsonFields(reflect.TypeOf(view.value))
 		if len(fields) < 3 {
 			t.Errorf("%s has the fields %v", title, fields)
 		}
@@ -94,7 +103,7 @@ func jsonFields(of reflect.Type) []string {
 	case reflect.Slice, reflect.Pointer:
 		return jsonFields(of.Elem())
 	case reflect.Struct:
-		if !strings.HasSuffix(of.PkgPath(), "pkg/kubectl") {
+		if !strings.HasPrefix(of.PkgPath(), "github.com/switchyard-dev/switchyard/") {
 			return nil
 		}
 		var names []string

@@ -45,7 +45,7 @@ at most one matchAttribute.`,
 		Example: `  kubectl switchyard explain gang llama-tp4 -n ml
   kubectl switchyard explain pod ml/train-0
   kubectl switchyard explain claim train-0-gpus -n ml -o json`,
-		Args:              cobra.MatchAll(cobra.ExactArgs(2)),
+		Args:              explainArgs,
 		ValidArgsFunction: completeExplain(c),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.validate(); err != nil {
@@ -57,6 +57,14 @@ at most one matchAttribute.`,
 	c.addFlags(cmd)
 	o.addFlags(cmd)
 	return cmd
+}
+
+// explainArgs wants a kind and a name.
+func explainArgs(cmd *cobra.Command, args []string) error {
+	if len(args) != 2 {
+		return fmt.Errorf("it takes a kind and a name: %s gang|pod|claim [NAMESPACE/]NAME", cmd.CommandPath())
+	}
+	return nil
 }
 
 // explanation is what explain prints. Field names are documented in docs/reference/kubectl.md.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -226,6 +227,13 @@ func (x *explainer) noClaim(ctx context.Context, pod *corev1.Pod, template strin
 
 // pending says where a claim that is not allocated would find its devices.
 func (x *explainer) pending(ctx context.Context, claim *resourceapi.ResourceClaim, pod *corev1.Pod) explanation {
+	if count := exactCount(claim); count > resourceapi.AllocationResultsMaxSize {
+		return explanation{
+			Reason:  "TooManyDevices",
+			Message: fmt.Sprintf("asks for %d devices; a ResourceClaim can have %d", count, resourceapi.AllocationResultsMaxSize),
+			Help:    "ask for fewer, in several pods with a claim each",
+		}
+	}
 	e := explanation{Reason: "NotAllocated", Message: fmt.Sprintf("ResourceClaim %s is not allocated", claim.Name)}
 	a, understood := x.planClaim(ctx, claim, pod)
 	if !understood {
@@ -244,6 +252,17 @@ func (x *explainer) pending(ctx context.Context, claim *resourceapi.ResourceClai
 		e.Help = "it fits when " + few(e.Blocking) + " " + plural(len(e.Blocking), "ends", "end") + "; a GangClaim with one member can have pods moved (docs/guide/defragmentation.md)"
 	}
 	return e
+}
+
+// exactCount is how many devices a claim asks for by number.
+func exactCount(claim *resourceapi.ResourceClaim) int64 {
+	var sum int64
+	for _, request := range claim.Spec.Devices.Requests {
+		if exactly := request.Exactly; exactly != nil && exactly.AllocationMode != resourceapi.DeviceAllocationModeAll {
+			sum += min(max(exactly.Count, 1), math.MaxInt32) // of 32 requests at most
+		}
+	}
+	return sum
 }
 
 func plural(n int, one, many string) string {
@@ -265,22 +284,6 @@ func (x *explainer) devicesOf(claim *resourceapi.ResourceClaim) []placeView {
 		}
 	}
 	return list
-}
-
-// place is a published device.
-func (x *explainer) place(pool, device string) placeView {
-	v := placeView{Node: pool, Device: device}
-	for _, slice := range x.slices {
-		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != pool {
-			continue
-		}
-		for _, d := range slice.Spec.Devices {
-			if d.Name == device {
-				v.Node, v.Domain, v.Index = ptr.Deref(slice.Spec.NodeName, pool), stringOf(d, "nvswitchDomain"), d.Attributes["index"].IntValue
-			}
-		}
-	}
-	return v
 }
 
 // claim explains a ResourceClaim.

@@ -14,9 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/resourcemodel"
 )
 
 var errTest = errors.New("it does not answer")
@@ -145,6 +147,8 @@ func TestExplainPodStates(t *testing.T) {
 		}), "NotAllocated", "", "does not understand"},
 		"a list of alternatives":        {requests(func(d *resourceapi.DeviceClaim) { d.Requests[0].Exactly = nil }), "NotAllocated", "", "does not understand"},
 		"more than any node has":        {requests(func(d *resourceapi.DeviceClaim) { d.Requests[0].Exactly.Count = 16 }), "NoFeasibleDomain", "16 GPUs", ""},
+		"more than a claim can have":    {requests(func(d *resourceapi.DeviceClaim) { d.Requests[0].Exactly.Count = 33 }), "TooManyDevices", "asks for 33 devices; a ResourceClaim can have 32", "several pods"},
+		"more than an int32 can have":   {requests(func(d *resourceapi.DeviceClaim) { d.Requests[0].Exactly.Count = 1<<32 + 1 }), "TooManyDevices", "", "several pods"},
 		"a quota counts the claim once": {c.with(together()...).with(&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}), "NoFeasibleDomain", "", "it fits when "},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -219,15 +223,37 @@ func TestExplainClaimStates(t *testing.T) {
 	}
 }
 
+// While the slices of a node are written anew there are two generations, in any order.
+func TestExplainNamesDevicesAsTheNewestSliceHasThem(t *testing.T) {
+	c := journey(t)
+	var older []client.Object
+	for _, o := range c {
+		slice, is := o.(*resourceapi.ResourceSlice)
+		if !is || slice.Spec.Pool.Name != "node-a" {
+			continue
+		}
+		old := slice.DeepCopy()
+		old.Name += "-old" // listed after it
+		slice.Spec.Pool.Generation++
+		for i := range old.Spec.Devices {
+			old.Spec.Devices[i].Attributes[resourcemodel.AttributeNVSwitchDomain] = resourceapi.DeviceAttribute{StringValue: ptr.To("another")}
+		}
+		older = append(older, old)
+	}
+	if e := explained(t, c.with(older...), "claim", "train-gpus"); e.Claims[0].Devices[0].Domain != "node-a.0" {
+		t.Errorf("got %+v", e)
+	}
+}
+
 func TestExplainErrors(t *testing.T) {
 	c := journey(t).connection(t, interceptor.Funcs{})
 	for want, args := range map[string][]string{
-		`"node" cannot be explained: use gang, pod or claim`: {"explain", "node", "a"},
-		"accepts 2 arg(s)":                        {"explain", "pod"},
-		"pod ml/nobody does not exist":            {"explain", "pod", "nobody"},
-		"ResourceClaim web/none does not exist":   {"explain", "claim", "web/none"},
-		"GangClaim ml/none does not exist: there": {"explain", "gang", "none"},
-		`pod "web/" is no name`:                   {"explain", "pod", "web/"},
+		`"node" cannot be explained: use gang, pod or claim`:                                     {"explain", "node", "a"},
+		"it takes a kind and a name: kubectl switchyard explain gang|pod|claim [NAMESPACE/]NAME": {"explain", "pod/train"},
+		"pod ml/nobody does not exist":                                                           {"explain", "pod", "nobody"},
+		"ResourceClaim web/none does not exist":                                                  {"explain", "claim", "web/none"},
+		"GangClaim ml/none does not exist: there":                                                {"explain", "gang", "none"},
+		`pod "web/" is no name`:                                                                  {"explain", "pod", "web/"},
 	} {
 		mustFail(t, c, want, args...)
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,6 +65,9 @@ type gangView struct {
 	Defragmentation  string       `json:"defragmentation,omitempty"`
 	WaitingSince     *metav1.Time `json:"waitingSince,omitempty"`
 	Created          metav1.Time  `json:"created"`
+
+	// short is what a table has of the domains.
+	short string
 }
 
 func newGangView(g *v1alpha1.GangClaim) gangView {
@@ -73,8 +75,8 @@ func newGangView(g *v1alpha1.GangClaim) gangView {
 		Namespace: g.Namespace, Name: g.Name, Members: g.Spec.Members, DevicesPerMember: g.Spec.DevicesPerMember,
 		Ready: g.Status.Ready, Defragmentation: string(g.Spec.Defragmentation), Created: g.CreationTimestamp,
 	}
-	if domains := g.Status.Domains; domains != "" && domains != "-" {
-		v.Domains = strings.Split(domains, ",")
+	if v.short = orDash(g.Status.Domains); v.short != "-" && g.Status.Plan != nil {
+		v.Domains = places(g.Status.Plan) // status.domains names a few only
 	}
 	if running := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionRunning); running != nil {
 		v.Status, v.Message = running.Reason, running.Message
@@ -131,7 +133,7 @@ func (o *gangsOptions) list(gangs []gangView, now time.Time) *metav1.Table {
 			waiting = age(now, *g.WaitingSince)
 		}
 		cells := []any{
-			g.Name, g.Members, g.DevicesPerMember, orDash(g.Ready), orDash(strings.Join(g.Domains, ",")), cmp.Or(g.Status, "Unknown"),
+			g.Name, g.Members, g.DevicesPerMember, orDash(g.Ready), g.short, cmp.Or(g.Status, "Unknown"),
 			age(now, g.Created), waiting, orDash(g.Reason), orDash(g.Message),
 		}
 		if o.allNamespaces {
