@@ -6,6 +6,7 @@
 package integration
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ import (
 )
 
 // The rights in deployments/manifests, tried with the token that a pod of the DaemonSet has.
-func TestThePluginWritesSlicesOfItsOwnNodeAndDriverOnly(t *testing.T) {
+func TestThePluginWritesSlicesOfItsOwnNodePoolAndDriverOnly(t *testing.T) {
 	n := newNode(t, "t4")
 	other := newNode(t, "t4")
 	client, err := kubernetes.NewForConfig(cluster.ConfigFor(n.token))
@@ -37,17 +38,20 @@ func TestThePluginWritesSlicesOfItsOwnNodeAndDriverOnly(t *testing.T) {
 		return nil
 	})
 	for name, tc := range map[string]struct {
-		node   *string
-		driver string
-		denied string // part of the answer; empty: allowed
+		node      *string
+		pool      string // empty: that of the node
+		driver    string
+		denied    string // part of the answer; empty: allowed
+		mayDelete bool   // although it is denied
 	}{
 		"own node":         {node: &n.Name, driver: v1alpha1.DriverName},
 		"another node":     {node: &other.Name, driver: v1alpha1.DriverName, denied: "may not write a ResourceSlice of node " + other.Name},
 		"no single node":   {driver: v1alpha1.DriverName, denied: "may not write a ResourceSlice of no single node"},
 		"another's driver": {node: &n.Name, driver: "gpu.example.com", denied: "may not write a ResourceSlice of driver gpu.example.com"},
+		"another's pool":   {node: &n.Name, pool: other.Name, driver: v1alpha1.DriverName, denied: "may not write a ResourceSlice of pool " + other.Name, mayDelete: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			slice := sliceOf(n.Name, tc.node, tc.driver)
+			slice := sliceOf(cmp.Or(tc.pool, n.Name), tc.node, tc.driver)
 			for verb, do := range map[string]func(slice *resourceapi.ResourceSlice) error{
 				"create": func(slice *resourceapi.ResourceSlice) error {
 					_, err := client.ResourceV1().ResourceSlices().Create(t.Context(), slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -64,13 +68,11 @@ func TestThePluginWritesSlicesOfItsOwnNodeAndDriverOnly(t *testing.T) {
 					return client.ResourceV1().ResourceSlices().Delete(t.Context(), existing.Name, metav1.DeleteOptions{})
 				},
 			} {
-				err := do(slice)
-				switch {
-				case tc.denied == "" && err != nil:
-					t.Errorf("%s: %v, want it allowed", verb, err)
-				case tc.denied != "" && (err == nil || !strings.Contains(err.Error(), tc.denied)):
-					t.Errorf("%s: %v, want it denied with %q", verb, err, tc.denied)
+				denied := tc.denied
+				if tc.mayDelete && verb == "delete" {
+					denied = ""
 				}
+				expect(t, verb, do(slice), denied)
 			}
 		})
 	}

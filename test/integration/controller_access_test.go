@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
@@ -99,6 +100,16 @@ func TestTheControllerLeavesAloneWhatIsOfNoGang(t *testing.T) {
 	expect(t, "deletes a rule", rules.Delete(t.Context(), other.Name, remove), "may not delete devicetaintrules")
 	expect(t, "makes a rule of no gang", createRule(t, client, unmarked, metav1.DryRunAll), "may not create devicetaintrules")
 	expect(t, "makes a fence", createRule(t, client, marked, metav1.DryRunAll), "")
+	for name, change := range map[string]func(*resourceapi.DeviceTaintRuleSpec){
+		"ends pods":                        func(s *resourceapi.DeviceTaintRuleSpec) { s.Taint.Effect = resourceapi.DeviceTaintEffectNoExecute },
+		"sets another taint":               func(s *resourceapi.DeviceTaintRuleSpec) { s.Taint.Key = "example.com/broken" },
+		"fences devices of another driver": func(s *resourceapi.DeviceTaintRuleSpec) { s.DeviceSelector.Driver = ptr.To("gpu.example.com") },
+		"fences devices of any driver":     func(s *resourceapi.DeviceTaintRuleSpec) { s.DeviceSelector = nil },
+	} {
+		rule := marked.DeepCopy()
+		change(&rule.Spec)
+		expect(t, name, createRule(t, client, rule, metav1.DryRunAll), "no other taint than switchyard.dev/reserved")
+	}
 }
 
 // expect fails the test unless the answer is a refusal that says denied, or none where denied is empty.
