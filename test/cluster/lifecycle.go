@@ -21,7 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	crlog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
@@ -92,6 +94,7 @@ func (c *Cluster) connect(ctx context.Context) error {
 	// Reading the API's resources needs the API server; they are known here.
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(v1alpha1.GroupVersion.WithKind(v1alpha1.GangClaimKind), meta.RESTScopeNamespace)
+	crlog.SetLogger(klog.Background()) // else it complains, with a stack, of a program that is older than 30 seconds
 	c.Gangs, err = client.New(rest, client.Options{Scheme: scheme, Mapper: mapper})
 	return err
 }
