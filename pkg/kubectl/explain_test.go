@@ -245,6 +245,26 @@ func TestExplainNamesDevicesAsTheNewestSliceHasThem(t *testing.T) {
 	}
 }
 
+func TestExplainIndentsEveryLine(t *testing.T) {
+	c := journey(t).with(waitingGang("llama-tp4", 2, 4, func(g *v1alpha1.GangClaim) {
+		g.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.attribute.x == 1"}}}
+	})[0])
+	out, _, err := c.run(t, "explain", "gang", "llama-tp4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, rest, _ := strings.Cut(out, "\n")
+	lines := strings.Split(strings.TrimSuffix(rest, "\n"), "\n")
+	if len(lines) < 3 {
+		t.Fatalf("got %q", out)
+	}
+	for _, line := range lines {
+		if !strings.HasPrefix(line, "  ") {
+			t.Errorf("below %q: got %q", first, line)
+		}
+	}
+}
+
 func TestExplainErrors(t *testing.T) {
 	c := journey(t).connection(t, interceptor.Funcs{})
 	for want, args := range map[string][]string{
