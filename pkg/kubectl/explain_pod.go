@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 
@@ -227,12 +226,8 @@ func (x *explainer) noClaim(ctx context.Context, pod *corev1.Pod, template strin
 
 // pending says where a claim that is not allocated would find its devices.
 func (x *explainer) pending(ctx context.Context, claim *resourceapi.ResourceClaim, pod *corev1.Pod) explanation {
-	if count := exactCount(claim); count > resourceapi.AllocationResultsMaxSize {
-		return explanation{
-			Reason:  "TooManyDevices",
-			Message: fmt.Sprintf("asks for %d devices; a ResourceClaim can have %d", count, resourceapi.AllocationResultsMaxSize),
-			Help:    "ask for fewer, in several pods with a claim each",
-		}
+	if e, wrong := x.fault(claim); wrong {
+		return e
 	}
 	e := explanation{Reason: "NotAllocated", Message: fmt.Sprintf("ResourceClaim %s is not allocated", claim.Name)}
 	a, understood := x.planClaim(ctx, claim, pod)
@@ -241,7 +236,7 @@ func (x *explainer) pending(ctx context.Context, claim *resourceapi.ResourceClai
 			"one matchAttribute of nvswitchDomain, numaNode or pcieRoot"
 		return e
 	}
-	e.Reason, e.Message = a.reason, a.message
+	e.Reason, e.Message = a.reason, inClaim(a.message)
 	for _, p := range a.blocking {
 		e.Blocking = append(e.Blocking, p.String())
 	}
@@ -252,17 +247,6 @@ func (x *explainer) pending(ctx context.Context, claim *resourceapi.ResourceClai
 		e.Help = "it fits when " + few(e.Blocking) + " " + plural(len(e.Blocking), "ends", "end") + "; a GangClaim with one member can have pods moved (docs/guide/defragmentation.md)"
 	}
 	return e
-}
-
-// exactCount is how many devices a claim asks for by number.
-func exactCount(claim *resourceapi.ResourceClaim) int64 {
-	var sum int64
-	for _, request := range claim.Spec.Devices.Requests {
-		if exactly := request.Exactly; exactly != nil && exactly.AllocationMode != resourceapi.DeviceAllocationModeAll {
-			sum += min(max(exactly.Count, 1), math.MaxInt32) // of 32 requests at most
-		}
-	}
-	return sum
 }
 
 func plural(n int, one, many string) string {

@@ -140,15 +140,27 @@ func TestExplainPodStates(t *testing.T) {
 		}), "NoFeasibleDomain", "at one NUMA node", "it fits when "},
 		"on one node": {requests(func(d *resourceapi.DeviceClaim) { d.Constraints, d.Requests[0].Exactly.Count = nil, 8 }), "NoFeasibleDomain", "on one node", "it fits when "},
 		"a constraint on other things": {requests(func(d *resourceapi.DeviceClaim) {
-			d.Constraints[0].MatchAttribute = ptr.To[resourceapi.FullyQualifiedName]("example.com/rack")
+			d.Constraints[0].MatchAttribute = ptr.To[resourceapi.FullyQualifiedName]("gpu.switchyard.dev/productName")
 		}), "NotAllocated", "is not allocated", "does not understand"},
+		"a constraint with a typo": {requests(func(d *resourceapi.DeviceClaim) {
+			d.Constraints[0].MatchAttribute = ptr.To[resourceapi.FullyQualifiedName]("gpu.switchyard.dev/nvswitchdomain")
+		}), "NoSuchAttribute", "spec.devices.constraints[0].matchAttribute: no device has an attribute gpu.switchyard.dev/nvswitchdomain", "create the pod anew"},
+		"a class that does not exist": {requests(func(d *resourceapi.DeviceClaim) {
+			d.Requests[0].Exactly.DeviceClassName = "gpu.nvidia.com"
+		}), "NoSuchClass", "spec.devices.requests[0].exactly.deviceClassName: there is no DeviceClass gpu.nvidia.com", "create the pod anew"},
+		"an alternative of a class that does not exist": {requests(func(d *resourceapi.DeviceClaim) {
+			d.Requests[0] = resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{{Name: "a", DeviceClassName: v1alpha1.DriverName}, {Name: "b", DeviceClassName: "none"}}}
+		}), "NoSuchClass", "spec.devices.requests[0].firstAvailable[1].deviceClassName: there is no DeviceClass none", "create the pod anew"},
+		"a selector that fails": {requests(func(d *resourceapi.DeviceClaim) {
+			d.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: `device.attributes["gpu.switchyard.dev"].nosuch == 1`}}}
+		}), "SelectorFails", "spec.devices.requests[0].exactly.selectors[0].cel.expression fails", ""},
 		"all devices of a node": {requests(func(d *resourceapi.DeviceClaim) {
 			d.Requests[0].Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
 		}), "NotAllocated", "", "does not understand"},
 		"a list of alternatives":        {requests(func(d *resourceapi.DeviceClaim) { d.Requests[0].Exactly = nil }), "NotAllocated", "", "does not understand"},
 		"more than any node has":        {requests(func(d *resourceapi.DeviceClaim) { d.Requests[0].Exactly.Count = 16 }), "NoFeasibleDomain", "16 GPUs", ""},
 		"more than a claim can have":    {requests(func(d *resourceapi.DeviceClaim) { d.Requests[0].Exactly.Count = 33 }), "TooManyDevices", "asks for 33 devices; a ResourceClaim can have 32", "several pods"},
-		"more than an int32 can have":   {requests(func(d *resourceapi.DeviceClaim) { d.Requests[0].Exactly.Count = 1<<32 + 1 }), "TooManyDevices", "", "several pods"},
+		"more than an int32 can have":   {requests(func(d *resourceapi.DeviceClaim) { d.Requests[0].Exactly.Count = 1<<32 + 1 }), "TooManyDevices", "asks for 4294967297 devices", "several pods"},
 		"a quota counts the claim once": {c.with(together()...).with(&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}), "NoFeasibleDomain", "", "it fits when "},
 	} {
 		t.Run(name, func(t *testing.T) {
