@@ -28,7 +28,7 @@ LINTER   := $(abspath $(TOOLS)/golangci-lint)
 MODULES  := . test/localcluster test/tools
 # Packages that take values and return values; see docs/design/layout.md.
 PURE     := $(wildcard api/v1alpha1 pkg/device pkg/health pkg/topology pkg/topology/smi pkg/mig pkg/resourcemodel \
-              pkg/placement pkg/fragmentation pkg/defrag pkg/gang \
+              pkg/placement pkg/fragmentation pkg/demand pkg/defrag pkg/gang \
               pkg/trace pkg/trace/cluster pkg/trace/packing pkg/trace/policy pkg/trace/replay)
 COVERAGE := 90
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
@@ -64,7 +65,7 @@ func defragmentation() []Benchmark {
 		Run: measureEvictions,
 	}, {
 		Name:   "consolidation",
-		About:  "the domain found that is worth making whole most, and each of its pods shown a place elsewhere, by the scheduler's allocator; 1,000 nodes × 8 GPUs, all pods opted in",
+		About:  "the domain found that is worth making whole most, and each of its pods shown a place elsewhere, by the scheduler's allocator, weighed with what 8,000 gangs and the pods asked for; 1,000 nodes × 8 GPUs, all pods opted in",
 		Series: []Series{{Name: consolidationSeries, Unit: "ms", Better: Lower, Statistics: []Statistic{P50, P99.With(50)}}},
 		Run:    measureConsolidation,
 	}}
@@ -160,9 +161,11 @@ func measureConsolidation(ctx context.Context, _ *Lab, samples Samples) error {
 		cluster.SetPod(pod)
 	}
 	maker := defrag.NewMaker(defrag.DefaultLimits(), clock.RealClock{})
+	asked := cluster.asked()
 	for i := range plannerWarmUp + plannerRounds {
 		start := time.Now()
-		found := maker.Consolidate(ctx, cluster.Cluster, defrag.DefaultConsolidationMoves)
+		mix := asked.Mix(cluster.Products())
+		found := maker.Consolidate(ctx, cluster.Cluster, defrag.DefaultConsolidationMoves, mix)
 		took := time.Since(start)
 		if !found.Found() || len(found.Moves) != 1 {
 			return fmt.Errorf("consolidate: %s: %s, want one move", found.Reason, found.Message)
@@ -172,6 +175,23 @@ func measureConsolidation(ctx context.Context, _ *Lab, samples Samples) error {
 		}
 	}
 	return nil
+}
+
+// asked is what the cluster's pods and gangs of other sizes ask for, and what as many owners asked for who are gone.
+func (c *defragCluster) asked() *demand.Tracker {
+	asked := demand.NewTracker(demand.DefaultHalfLife, clock.RealClock{})
+	for claim, pod := range c.pods {
+		asked.SetPod(pod)
+		asked.SetClaim(claim)
+	}
+	for i := range 8000 {
+		gang := defragGang(fmt.Sprintf("asked-%d", i), 1+int32(i)%4, 1<<(i%4), v1alpha1.MemberNVSwitchDomain).Claim
+		gang.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Duration(i) * time.Minute))
+		if asked.SetGang(gang); i%2 == 0 {
+			asked.DeleteGang(gang)
+		}
+	}
+	return asked
 }
 
 // measureEvictions counts on random clusters in which no domain is whole.

@@ -6,6 +6,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"strconv"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 	"github.com/switchyard-dev/switchyard/pkg/fragmentation"
 	"github.com/switchyard-dev/switchyard/pkg/gang"
 )
@@ -29,6 +31,8 @@ type Consolidation struct {
 	Interval time.Duration
 	// Moves is how many pods a domain may have, at most, to be made whole.
 	Moves int
+	// HalfLife is after how long what was asked for counts half.
+	HalfLife time.Duration
 }
 
 // consolidator looks for pods that are worth moving while no gang waits or starts, and tells of them.
@@ -160,9 +164,37 @@ func (m *metrics) addConsolidation(registry prometheus.Registerer) {
 	})
 	m.suggestedGain = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: metricNamespace, Subsystem: subsystem, Name: "suggested_runnable_gangs",
-		Help: "How many gangs more, that need so many devices in one NVSwitch domain, would find them after the suggested evictions, by size.",
+		Help: "How many gangs more, that need so many devices in one NVSwitch domain, would find them after the suggested evictions, by size: 2, 4 and 8. The log and Events tell of others that are asked for.",
 	}, []string{"size"})
-	registry.MustRegister(m.consolidations, m.consolidationSearch, m.suggestedMoves, m.suggestedGain)
+	m.askedFor = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: metricNamespace, Subsystem: subsystem, Name: "asked_for_requests",
+		Help: "Requests for so many devices together that were made of late, as the last search counted them: older ones count for less. By size: 1, 2, 4 (3 and 4), 8 (5 to 8), 16 (9 to 16) or more.",
+	}, []string{"size"})
+	m.askedForHistory = prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: metricNamespace, Subsystem: subsystem, Name: "asked_for_weight_ratio",
+		Help: "The part, 0 to 1, that these requests had in what gangs of each size were worth to the last search; the rest is that those of 2, 4 and 8 are worth the same.",
+	})
+	registry.MustRegister(m.consolidations, m.consolidationSearch, m.suggestedMoves, m.suggestedGain, m.askedFor, m.askedForHistory)
+}
+
+// sizeLabels are the sizes that metrics tell apart.
+var sizeLabels = []string{"1", "2", "4", "8", "16", "more"}
+
+// sizeLabel is the smallest power of two that is not less than the size.
+func sizeLabel(size int) string {
+	return sizeLabels[min(bits.Len(uint(size-1)), len(sizeLabels)-1)]
+}
+
+// observeMix tells by what a search has weighed.
+func (m *metrics) observeMix(mix demand.Mix) {
+	requests := map[string]float64{}
+	for _, s := range mix.Shares() {
+		requests[sizeLabel(s.Size)] += s.Requests
+	}
+	for _, label := range sizeLabels {
+		m.askedFor.WithLabelValues(label).Set(requests[label])
+	}
+	m.askedForHistory.Set(mix.History())
 }
 
 // observeConsolidation counts a round; found is nil when nothing is suggested.
@@ -170,6 +202,8 @@ func (m *metrics) observeConsolidation(result string, found *defrag.Consolidatio
 	m.consolidations.WithLabelValues(result).Inc()
 	if found == nil {
 		found = &defrag.Consolidation{}
+	} else {
+		m.observeMix(found.Mix)
 	}
 	gain := map[int]int{}
 	for _, g := range found.Gain {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 )
 
 // worth is a suggestion to move pods of namespace ml.
@@ -182,4 +183,36 @@ func TestConsolidationGoesOnAfterErrors(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+func TestTheMetricsSayWhatIsAskedFor(t *testing.T) {
+	c := newConsolidates(t, interceptor.Funcs{})
+	c.found.Mix = demand.Mix{Owners: 4, Requests: []demand.Request{
+		{Size: 1, Requests: 9}, {Size: 3, Requests: 1}, {Size: 4, Requests: 2}, {Product: "A100", Size: 4, Requests: 0.5}, {Size: 16, Requests: 1}, {Size: 17, Requests: 1}, {Size: 2048, Requests: 2},
+	}}
+	c.mustRound(t, false)
+	want := map[string]float64{"1": 9, "2": 0, "4": 3.5, "8": 0, "16": 1, "more": 3}
+	for size, requests := range want {
+		if got := testutil.ToFloat64(c.metrics.askedFor.WithLabelValues(size)); got != requests {
+			t.Errorf("%v requests of size %s, want %v", got, size, requests)
+		}
+	}
+	if n := testutil.CollectAndCount(c.metrics.askedFor); n != len(want) {
+		t.Errorf("%d series, want %d", n, len(want))
+	}
+	if got := testutil.ToFloat64(c.metrics.askedForHistory); got != 0.5 {
+		t.Errorf("the weight is %v", got)
+	}
+	// A search that did not take place changes nothing, one after which nothing is asked for does.
+	c.waits = func() bool { return true }
+	c.mustRound(t, false)
+	if got := testutil.ToFloat64(c.metrics.askedFor.WithLabelValues("1")); got != 9 {
+		t.Errorf("while a gang waits: %v", got)
+	}
+	c.waits = func() bool { return false }
+	c.found.Mix = demand.Mix{}
+	c.mustRound(t, false)
+	if got := testutil.ToFloat64(c.metrics.askedFor.WithLabelValues("1")); got != 0 {
+		t.Errorf("later: %v", got)
+	}
 }

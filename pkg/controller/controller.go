@@ -33,6 +33,7 @@ import (
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/internal/frugal"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
@@ -173,8 +174,12 @@ func add(ctx context.Context, m manager.Manager, config Config) error {
 		metrics: metrics, clock: config.Clock, interval: config.SweepInterval, wake: make(chan struct{}, 1),
 	}
 	idle := &idleMeter{reader: m.GetClient(), watched: watched, clock: config.Clock, add: metrics.idleSeconds.Add}
+	var asked *demand.Tracker
+	if config.Consolidation != nil {
+		asked = demand.NewTracker(config.Consolidation.HalfLife, config.Clock)
+	}
 	feed := &feed{
-		cluster: state, maker: maker, planner: planner, deleted: sweeper.deleted,
+		cluster: state, maker: maker, planner: planner, demand: asked, deleted: sweeper.deleted,
 		supply: watched.supplyChanged, usage: watched.usageChanged,
 	}
 	if err := feed.start(ctx, m.GetCache()); err != nil {
@@ -188,7 +193,9 @@ func add(ctx context.Context, m manager.Manager, config Config) error {
 	if config.Consolidation != nil {
 		runs = append(runs, (&consolidator{
 			Consolidation: *config.Consolidation, reader: m.GetClient(), waits: planner.Waits, synced: feed.Synced, events: events, metrics: metrics, clock: config.Clock,
-			search: func(ctx context.Context, most int) *defrag.Consolidation { return maker.Consolidate(ctx, state, most) },
+			search: func(ctx context.Context, most int) *defrag.Consolidation {
+				return maker.Consolidate(ctx, state, most, asked.Mix(state.Products()))
+			},
 		}).Run)
 	}
 	for _, run := range runs {

@@ -5,6 +5,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
@@ -26,6 +28,8 @@ type feed struct {
 	cluster *placement.Cluster
 	maker   *defrag.Maker
 	planner *planner
+	// demand learns what is asked for; nil where nobody asks it.
+	demand *demand.Tracker
 	// supply is called when devices or nodes have changed under gangs that have a plan, usage when
 	// pods or claims have.
 	supply, usage func()
@@ -73,7 +77,15 @@ func (f *feed) start(ctx context.Context, informers cache.Informers) error {
 			return err
 		}
 	}
-	return nil
+	if f.demand == nil {
+		return nil
+	}
+	// Handlers of their own: nothing waits for them.
+	return errors.Join(
+		follow(add, func(_, pod *corev1.Pod) { f.demand.SetPod(pod) }, f.demand.DeletePod),
+		follow(add, func(_, claim *resourceapi.ResourceClaim) { f.demand.SetClaim(claim) }, f.demand.DeleteClaim),
+		follow(add, func(_, gang *v1alpha1.GangClaim) { f.demand.SetGang(gang) }, f.demand.DeleteGang),
+	)
 }
 
 // Synced says that everything that was there at the start is known.

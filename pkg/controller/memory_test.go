@@ -14,10 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
@@ -56,6 +58,7 @@ func TestMemory(t *testing.T) {
 	runtime.ReadMemStats(&before)
 
 	cluster := placement.NewCluster()
+	asked := demand.NewTracker(demand.DefaultHalfLife, clock.RealClock{})
 	var cache []client.Object
 	for n := range nodes {
 		name := fmt.Sprintf("gpu-node-%04d", n)
@@ -91,7 +94,7 @@ func TestMemory(t *testing.T) {
 	for c := range claims {
 		name := fmt.Sprintf("train-%05d", c)
 		pod := decoded(t, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID("pod-" + name), Labels: map[string]string{"app": "train", "batch.kubernetes.io/job-name": "train"}, ManagedFields: managed},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID("pod-" + name), Labels: map[string]string{"app": "train", "batch.kubernetes.io/job-name": "train"}, ManagedFields: managed, OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: name, UID: types.UID("job-" + name), Controller: ptr.To(true)}}},
 			Spec: corev1.PodSpec{
 				NodeName:       fmt.Sprintf("gpu-node-%04d", c%nodes),
 				ResourceClaims: []corev1.PodResourceClaim{{Name: "gpus", ResourceClaimTemplateName: ptr.To("train")}},
@@ -104,8 +107,9 @@ func TestMemory(t *testing.T) {
 			Status: corev1.PodStatus{Phase: corev1.PodRunning},
 		})
 		cluster.SetPod(pod)
+		asked.SetPod(pod)
 		claim := &resourceapi.ResourceClaim{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID("claim-" + name), ManagedFields: managed},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID("claim-" + name), ManagedFields: managed, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: pod.UID, Controller: ptr.To(true)}}},
 			Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
 				Name: "gpus", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: v1alpha1.DriverName, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
 			}}}},
@@ -121,6 +125,7 @@ func TestMemory(t *testing.T) {
 		}
 		claim = decoded(t, claim)
 		cluster.SetClaim(claim)
+		asked.SetClaim(claim)
 		cache = append(cache, pod, claim)
 	}
 
@@ -133,4 +138,5 @@ func TestMemory(t *testing.T) {
 	}
 	runtime.KeepAlive(cache)
 	runtime.KeepAlive(cluster)
+	runtime.KeepAlive(asked)
 }

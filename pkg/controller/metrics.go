@@ -39,6 +39,8 @@ type metrics struct {
 	consolidationSearch prometheus.Histogram
 	suggestedMoves      prometheus.Gauge
 	suggestedGain       *prometheus.GaugeVec
+	askedFor            *prometheus.GaugeVec
+	askedForHistory     prometheus.Gauge
 }
 
 func newMetrics(registry prometheus.Registerer, version string) *metrics {

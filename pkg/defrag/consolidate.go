@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
-	"github.com/switchyard-dev/switchyard/pkg/fragmentation"
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
@@ -31,6 +31,8 @@ type Consolidation struct {
 	Moves []v1alpha1.GangMove
 	// Gain says by size how many gangs are runnable before and after, in the cluster. None becomes less.
 	Gain []Gain
+	// Mix is what was asked for, by which the gangs were weighed.
+	Mix demand.Mix
 	// Cost is what the moves cost together.
 	Cost string
 	// RuledOut are pods that are not to be moved, by reason.
@@ -50,48 +52,69 @@ type candidate struct {
 	placement.Occupancy
 
 	price placement.Price
-	// gain is by size: of the domain alone, which is the most that it can be, until the domain was tried.
-	gain []Gain
+	// gain is by size, and value what it is worth: of the domain alone, which is the most that it can be, until the domain
+	// was tried.
+	gain  []Gain
+	value int
 	// moves are known then.
 	moves []placement.Destination
 }
 
-// Consolidate finds the domain that is worth making whole most: for each eviction the most gangs more, of the common
-// sizes, that are runnable. All of its pods must be movable, at most so many, and each must have a place elsewhere, which
-// breaks no whole domain; the number of runnable gangs of no size becomes less. Only pods that have opted in are moved.
-// It ends with ReasonPlanning when ctx ends or pods change meanwhile.
-func (m *Maker) Consolidate(ctx context.Context, cluster *placement.Cluster, most int) *Consolidation {
+// state is what the domains of the cluster have free, and what that is worth.
+type state struct {
+	free     map[string]int    // by domain
+	products map[string]string // by domain
+	weights  demand.Weights
+}
+
+func newState(domains []placement.Occupancy, mix demand.Mix) *state {
+	s := &state{free: map[string]int{}, products: map[string]string{}}
+	var places []demand.Place
+	for _, o := range domains {
+		s.free[o.Domain], s.products[o.Domain] = o.Free, o.Product
+		places = append(places, demand.Place{Product: o.Product, Free: o.Free, Total: o.Free + o.Freed})
+	}
+	s.weights = mix.Weights(places)
+	return s
+}
+
+// Consolidate finds the domain that is worth making whole most: for each eviction the most gangs more that are runnable,
+// by size weighed with what the mix says is asked for. All of its pods must be movable, at most so many, and each must have
+// a place elsewhere, which breaks no whole domain; the number of runnable gangs of no size becomes less. Only pods that have
+// opted in are moved. It ends with ReasonPlanning when ctx ends or pods change meanwhile.
+func (m *Maker) Consolidate(ctx context.Context, cluster *placement.Cluster, most int, mix demand.Mix) *Consolidation {
 	q := m.inquire(placement.Gang{})
 	domains := cluster.Occupancies()
-	free := map[string]int{}
-	for _, o := range domains {
-		free[o.Domain] = o.Free
-	}
-	candidates := q.candidates(domains, min(most, MaxMoves))
+	s := newState(domains, mix)
+	candidates := q.candidates(domains, s, min(most, MaxMoves))
 	var best *candidate
 	for i := range candidates[:min(len(candidates), tries)] {
 		c := &candidates[i]
 		if best != nil && best.compareGain(c) >= 0 {
 			break // what follows gains no more
 		}
-		obstacle := q.try(ctx, cluster, c, free)
+		obstacle := q.try(ctx, cluster, c, s)
 		switch {
 		case obstacle != nil && obstacle.Interrupted:
-			return &Consolidation{Reason: ReasonPlanning, Message: obstacle.Why, RuledOut: q.summary()}
+			return &Consolidation{Reason: ReasonPlanning, Message: obstacle.Why, RuledOut: q.summary(), Mix: mix}
 		case obstacle == nil && worthwhile(c.gain) && (best == nil || best.compareGain(c) < 0):
 			best = c
 		}
 	}
+	var found *Consolidation
 	if best == nil {
-		return q.nothing(len(candidates) > tries, most)
+		found = q.nothing(len(candidates) > tries, most)
+	} else {
+		found = q.consolidation(best, mix)
 	}
-	return q.consolidation(best)
+	found.Mix = mix
+	return found
 }
 
 // try finds out where the pods of a domain would go, and what is gained by it.
-func (q *inquiry) try(ctx context.Context, cluster *placement.Cluster, c *candidate, free map[string]int) *placement.Obstacle {
-	after := maps.Clone(free)
-	moves, obstacle := cluster.Vacate(ctx, c.Occupancy, after, loss)
+func (q *inquiry) try(ctx context.Context, cluster *placement.Cluster, c *candidate, s *state) *placement.Obstacle {
+	after := maps.Clone(s.free)
+	moves, obstacle := cluster.Vacate(ctx, c.Occupancy, after, s.loss)
 	if obstacle != nil {
 		if v := obstacle.Victim; v != nil {
 			q.ruledOut[v.Claim.UID] = ruledOut{verdict{NoPlaceElsewhere, "has nowhere to go: " + obstacle.Why}, nameOf(*v)}
@@ -99,7 +122,10 @@ func (q *inquiry) try(ctx context.Context, cluster *placement.Cluster, c *candid
 		return obstacle
 	}
 	after[c.Domain] += c.Freed
-	c.moves, c.gain = moves, gains(free, after)
+	c.moves, c.gain, c.value = moves, s.sizes(), 0
+	for domain, before := range s.free {
+		c.value += s.count(c.gain, domain, before, after[domain])
+	}
 	return nil
 }
 
@@ -116,11 +142,16 @@ func (q *inquiry) nothing(gaveUp bool, most int) *Consolidation {
 }
 
 // candidates are the domains all of whose pods may be moved, the most promising first.
-func (q *inquiry) candidates(domains []placement.Occupancy, most int) []candidate {
+func (q *inquiry) candidates(domains []placement.Occupancy, s *state, most int) []candidate {
 	var list []candidate
 	for _, o := range domains {
-		c := candidate{Occupancy: o, gain: gains(map[string]int{o.Domain: o.Free}, map[string]int{o.Domain: o.Free + o.Freed})}
-		if may := q.mayLeave(&c); may && !o.Unclear && len(o.Residents) > 0 && len(o.Residents) <= most && worthwhile(c.gain) && !q.tooManyTogether(o.Residents) {
+		c := candidate{Occupancy: o}
+		if may := q.mayLeave(&c); !may || o.Unclear || len(o.Residents) == 0 || len(o.Residents) > most {
+			continue
+		}
+		c.gain = s.sizes()
+		c.value = s.count(c.gain, o.Domain, o.Free, o.Free+o.Freed)
+		if worthwhile(c.gain) && !q.tooManyTogether(o.Residents) {
 			list = append(list, c)
 		}
 	}
@@ -155,15 +186,9 @@ func (q *inquiry) tooManyTogether(victims []placement.Resident) bool {
 	return true
 }
 
-// compareGain compares by gangs for each eviction, and then by the larger gangs.
+// compareGain compares by what gangs are worth for each eviction, and then by the larger gangs.
 func (c *candidate) compareGain(o *candidate) int {
-	sum := func(gain []Gain) (n int) {
-		for _, g := range gain {
-			n += g.more()
-		}
-		return n
-	}
-	byEviction := cmp.Compare(sum(c.gain)*len(o.Residents), sum(o.gain)*len(c.Residents))
+	byEviction := cmp.Compare(c.value*len(o.Residents), o.value*len(c.Residents))
 	for i := len(c.gain) - 1; i >= 0 && byEviction == 0; i-- {
 		byEviction = cmp.Compare(c.gain[i].more()*len(o.Residents), o.gain[i].more()*len(c.Residents))
 	}
@@ -175,33 +200,38 @@ func worthwhile(gain []Gain) bool {
 	return !slices.ContainsFunc(gain, func(g Gain) bool { return g.more() < 0 }) && slices.ContainsFunc(gain, func(g Gain) bool { return g.more() > 0 })
 }
 
-// runnable is how many gangs of all common sizes find their devices among those of a domain.
-func runnable(free int) (n int) {
-	for _, size := range fragmentation.Sizes() {
-		n += free / size
-	}
-	return n
+// loss is what the gangs are worth that do not find their devices in a domain any more when one of its free devices is
+// taken.
+func (s *state) loss(domain string, free int) int {
+	product := s.products[domain]
+	return s.weights.Rooms(product, free) - s.weights.Rooms(product, free-1)
 }
 
-// loss is how many gangs less find their devices in a domain when one of its free devices is taken.
-func loss(free int) int { return runnable(free) - runnable(free-1) }
-
-// gains is by size how many gangs are runnable, by the number of free devices of each domain before and after.
-func gains(before, after map[string]int) []Gain {
-	var list []Gain
-	for _, size := range fragmentation.Sizes() {
-		g := Gain{Size: size}
-		for domain, free := range before {
-			g.Before += free / size
-			g.After += after[domain] / size
-		}
-		list = append(list, g)
+// sizes are the gangs that are counted, none of which is runnable yet.
+func (s *state) sizes() []Gain {
+	list := make([]Gain, 0, len(s.weights.Sizes))
+	for _, size := range s.weights.Sizes {
+		list = append(list, Gain{Size: size})
 	}
 	return list
 }
 
+// count adds the gangs that are runnable in a domain with so many free devices before and after, and says what those are worth
+// that are more.
+func (s *state) count(list []Gain, domain string, before, after int) (value int) {
+	for i := range list {
+		list[i].Before += before / list[i].Size
+		list[i].After += after / list[i].Size
+	}
+	if before == after {
+		return 0
+	}
+	product := s.products[domain]
+	return s.weights.Rooms(product, after) - s.weights.Rooms(product, before)
+}
+
 // consolidation reports what was found.
-func (q *inquiry) consolidation(c *candidate) *Consolidation {
+func (q *inquiry) consolidation(c *candidate, mix demand.Mix) *Consolidation {
 	r := &Consolidation{
 		Reason: ReasonMovesFound, Domain: c.Domain, Gain: c.gain, RuledOut: q.summary(),
 		Cost: costText(c.price),
@@ -213,6 +243,9 @@ func (q *inquiry) consolidation(c *candidate) *Consolidation {
 		texts = append(texts, moveText(d, move))
 	}
 	r.Message = fmt.Sprintf("evict %s: %s. Domain %s is whole then: %s", count(len(texts), "pod"), few(texts), c.Domain, gainText(r.Gain))
+	if len(mix.Requests) > 0 {
+		r.Message += fmt.Sprintf(" (asked for of late: %s)", mix)
+	}
 	return r
 }
 

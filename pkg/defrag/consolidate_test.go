@@ -6,6 +6,7 @@ package defrag_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 	"github.com/switchyard-dev/switchyard/pkg/fragmentation"
 )
 
@@ -28,7 +30,7 @@ func optedIn(pod *corev1.Pod, _ *resourceapi.ResourceClaim) {
 }
 
 func (l *lab) consolidate(most int) *defrag.Consolidation {
-	return l.maker.Consolidate(context.Background(), l.Cluster, most)
+	return l.maker.Consolidate(context.Background(), l.Cluster, most, demand.Mix{})
 }
 
 // twoDomains has a pod in each domain of four of a node.
@@ -182,7 +184,7 @@ func TestConsolidationEndsWhenItIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	l := twoDomains()
-	if got := l.maker.Consolidate(ctx, l.Cluster, 4); got.Reason != defrag.ReasonPlanning || got.Message == "" {
+	if got := l.maker.Consolidate(ctx, l.Cluster, 4, demand.Mix{}); got.Reason != defrag.ReasonPlanning || got.Message == "" {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -201,8 +203,40 @@ func TestConsolidationGivesUpAfterAWhile(t *testing.T) {
 	}
 }
 
-func runnableGangs(l *lab) []fragmentation.Gang {
-	return fragmentation.Measure(l.Domains(), fragmentation.Sizes()).Cluster.Gangs
+// runnableGangs is how many gangs of each size find their devices.
+func runnableGangs(l *lab) map[int]int {
+	runnable := map[int]int{}
+	for _, g := range fragmentation.Measure(l.Domains(), []int{1, 2, 3, 4, 5, 6, 7, 8}).Cluster.Gangs {
+		runnable[g.Size] = g.Runnable
+	}
+	return runnable
+}
+
+// randomLab is a small cluster with pods of which most may be moved, and how many may be.
+func randomLab(r *rand.Rand) (l *lab, most int) {
+	l, most = newLab(), 1+r.IntN(4)
+	for n := range 2 + r.IntN(3) {
+		node, gpu := fmt.Sprintf("n%d", n), 0
+		var sizes []int
+		for range 1 + r.IntN(2) {
+			sizes = append(sizes, 1+r.IntN(8))
+		}
+		l.node(node, sizes...)
+		for _, size := range sizes {
+			density := r.IntN(4)
+			for range size {
+				if r.IntN(4) < density {
+					if r.IntN(5) > 0 {
+						l.single(fmt.Sprintf("p%d-%d", n, gpu), node, gpu, optedIn)
+					} else {
+						l.single(fmt.Sprintf("p%d-%d", n, gpu), node, gpu)
+					}
+				}
+				gpu++
+			}
+		}
+	}
+	return l, most
 }
 
 // Making the moves on random clusters, each to where it was suggested, does what was said.
@@ -210,32 +244,14 @@ func TestConsolidationKeepsItsPromises(t *testing.T) {
 	found := 0
 	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 11))
-		l := newLab()
-		most := 1 + r.IntN(4)
-		for n := range 2 + r.IntN(3) {
-			node, gpu := fmt.Sprintf("n%d", n), 0
-			var sizes []int
-			for range 1 + r.IntN(2) {
-				sizes = append(sizes, 1+r.IntN(8))
-			}
-			l.node(node, sizes...)
-			for _, size := range sizes {
-				density := r.IntN(4)
-				for range size {
-					if r.IntN(4) < density {
-						if r.IntN(5) > 0 {
-							l.single(fmt.Sprintf("p%d-%d", n, gpu), node, gpu, optedIn)
-						} else {
-							l.single(fmt.Sprintf("p%d-%d", n, gpu), node, gpu)
-						}
-					}
-					gpu++
-				}
-			}
+		l, most := randomLab(r)
+		mix := demand.Mix{}
+		if seed%2 == 1 {
+			mix = asked(1+r.IntN(8), 100*r.Float64(), "")
 		}
 		before := runnableGangs(l)
-		got := l.consolidate(most)
-		if !slices.Equal(before, runnableGangs(l)) {
+		got := l.maker.Consolidate(context.Background(), l.Cluster, most, mix)
+		if !maps.Equal(before, runnableGangs(l)) {
 			t.Fatalf("seed %d: the search left marks", seed)
 		}
 		if !got.Found() {
@@ -268,10 +284,10 @@ func TestConsolidationKeepsItsPromises(t *testing.T) {
 			l.single("new-"+m.Pod, m.To.Node, gpu)
 		}
 		after, more := runnableGangs(l), 0
-		for i := range before {
-			more += after[i].Runnable - before[i].Runnable
-			if after[i].Runnable < before[i].Runnable || got.Gain[i] != (defrag.Gain{Size: after[i].Size, Before: before[i].Runnable, After: after[i].Runnable}) {
-				t.Errorf("seed %d: gangs of %d: %d before, %d after; said %+v", seed, after[i].Size, before[i].Runnable, after[i].Runnable, got.Gain[i])
+		for _, g := range got.Gain {
+			more += g.After - g.Before
+			if g.After < g.Before || g != (defrag.Gain{Size: g.Size, Before: before[g.Size], After: after[g.Size]}) {
+				t.Errorf("seed %d: gangs of %d: %d before, %d after; said %+v", seed, g.Size, before[g.Size], after[g.Size], g)
 			}
 		}
 		if more == 0 {

@@ -13,6 +13,6 @@
 // It promises that no pod is proposed that a rule protects, never more than the limits allow, and that each
 // proposal was tried on the cluster as it is. It evicts nothing: pkg/gang decides when, pkg/controller does it.
 //
-// It is pure: it may import pkg/placement, the api packages, k8s.io/api, k8s.io/apimachinery, k8s.io/component-helpers
+// It is pure: it may import pkg/placement, pkg/demand, the api packages, k8s.io/api, k8s.io/apimachinery, k8s.io/component-helpers
 // and k8s.io/utils. Its clock is injected, and its inputs are read only. It is safe for concurrent use.
 package defrag

@@ -20,6 +20,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
@@ -157,7 +158,7 @@ func TestWhileNoGangWaitsPodsOnPartitionsStay(t *testing.T) {
 	})
 	l.node("node-b", 4)
 	l.single("b", "node-b", 0, priority(100))
-	r := l.maker.Consolidate(context.Background(), l.Cluster, 4)
+	r := l.maker.Consolidate(context.Background(), l.Cluster, 4, demand.Mix{})
 	if r.Found() || !slices.ContainsFunc(r.RuledOut, func(r v1alpha1.GangRuledOut) bool { return r.Reason == defrag.SharedCounters }) {
 		t.Errorf("%+v", r)
 	}

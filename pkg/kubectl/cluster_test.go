@@ -208,7 +208,7 @@ func claimOf(pod *corev1.Pod, count int64, share string) *resourceapi.ResourceCl
 	pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpus", ResourceClaimName: &name}}
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: name, UID: types.UID("claim-" + name),
+			Namespace: pod.Namespace, Name: name, UID: types.UID("claim-" + name), CreationTimestamp: pod.CreationTimestamp,
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID, Controller: ptr.To(true)}},
 		},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{

@@ -29,6 +29,8 @@ type consolidationView struct {
 	Cost     string         `json:"cost,omitempty"`
 	Moves    []moveView     `json:"moves"`
 	RuledOut []ruledOutView `json:"ruledOut,omitempty"`
+	// Mix is what is asked for, by which gangs were weighed.
+	Mix mixView `json:"mix"`
 }
 
 // gainView is how many gangs of a size are runnable before and after.
@@ -43,13 +45,13 @@ func (o *defragOptions) consolidate(ctx context.Context, c connection, out io.Wr
 	if err != nil {
 		return err
 	}
-	found, err := s.consolidation(ctx, o.limits, c.clock())
+	found, err := s.consolidation(ctx, o, c.clock())
 	if err != nil {
 		return err
 	}
 	view := consolidationView{
 		Possible: found.Found(), Reason: found.Reason, Message: found.Message, Waiting: s.waiting(),
-		Domain: found.Domain, Cost: found.Cost, Moves: s.moveViews(found.Moves),
+		Domain: found.Domain, Cost: found.Cost, Moves: s.moveViews(found.Moves), Mix: newMixView(found.Mix),
 	}
 	for _, g := range found.Gain {
 		view.Gangs = append(view.Gangs, gainView(g))
@@ -58,21 +60,22 @@ func (o *defragOptions) consolidate(ctx context.Context, c connection, out io.Wr
 		view.RuledOut = append(view.RuledOut, ruledOutView(r))
 	}
 	return o.show(out, view, func(out io.Writer) error {
-		return o.movesText(out, s, view.Moves, view.summary(), view.RuledOut)
+		return o.movesText(out, s, view.Moves, view.summary()+"\n"+mixText(found.Mix), view.RuledOut)
 	})
 }
 
 // consolidation asks what is worth moving.
-func (s *snapshot) consolidation(ctx context.Context, limits defrag.Limits, clk clock.PassiveClock) (*defrag.Consolidation, error) {
-	maker := defrag.NewMaker(limits, clk)
+func (s *snapshot) consolidation(ctx context.Context, o *defragOptions, clk clock.PassiveClock) (*defrag.Consolidation, error) {
+	maker := defrag.NewMaker(o.limits, clk)
 	each(s.budgets, maker.SetBudget)
 	each(s.gangs, maker.SetGang)
 	cluster := s.cluster(true)
+	mix := s.mix(o.mix, cluster.Products(), clk)
 	for range planRounds {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("look for pods to move: %w", err)
 		}
-		if found := maker.Consolidate(ctx, cluster, limits.Moves); found.Reason != defrag.ReasonPlanning {
+		if found := maker.Consolidate(ctx, cluster, o.limits.Moves, mix); found.Reason != defrag.ReasonPlanning {
 			return found, nil
 		}
 	}

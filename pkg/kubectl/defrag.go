@@ -40,6 +40,7 @@ type defragOptions struct {
 	output
 	gang   string
 	limits defrag.Limits
+	mix    mixOptions
 }
 
 func newDefragPlan(c connection) *cobra.Command {
@@ -49,7 +50,8 @@ func newDefragPlan(c connection) *cobra.Command {
 		Short: "Show the cheapest moves after which a gang fits, or those that are worth most, and evict nothing",
 		Long: `Show the cheapest moves after which a gang fits, and evict nothing. Without --gang, show what background consolidation
 would do: the moves that make a domain whole and raise the number of runnable gangs most for each eviction, of pods with
-the label switchyard.dev/movable=true only.
+the label switchyard.dev/movable=true only. Gangs of the sizes that are asked for count for more. Which these are is seen from the
+claims and gangs that there are; the controller also knows those that are gone since it runs.
 
 The planner is that of the controller, on the objects as they are now, whatever the gang's spec.defragmentation is. Its
 limits are those that the controller has by default: name them here, too, if yours has others.`,
@@ -74,6 +76,7 @@ limits are those that the controller has by default: name them here, too, if you
 	flags.StringVar(&o.gang, "gang", "", "The GangClaim, as NAMESPACE/NAME or NAME. Without it: what is worth moving while no gang waits.")
 	flags.IntVar(&o.limits.Moves, "max-moves", o.limits.Moves, fmt.Sprintf("How many pods are moved, at most; the controller's --defrag-max-moves. Without --gang: its --consolidation-max-moves, %d by default.", defrag.DefaultConsolidationMoves))
 	flags.DurationVar(&o.limits.GracePeriod, "max-grace-period", o.limits.GracePeriod, "Pods that may take longer to end are not moved; the controller's --defrag-max-grace-period.")
+	o.mix.addFlags(flags)
 	if err := cmd.RegisterFlagCompletionFunc("gang", completeGangs(c)); err != nil {
 		panic(err) // the flag does not exist
 	}
@@ -90,7 +93,7 @@ func (o *defragOptions) validate() error {
 	if o.limits.GracePeriod < 0 {
 		errs = append(errs, fmt.Errorf("--max-grace-period %s is negative: use 0s or more", o.limits.GracePeriod))
 	}
-	return errors.Join(append(errs, o.output.validate())...)
+	return errors.Join(append(errs, o.mix.validate(), o.output.validate())...)
 }
 
 // defragView is what defrag plan prints. Field names are documented in docs/reference/kubectl.md.

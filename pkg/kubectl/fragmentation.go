@@ -5,6 +5,7 @@ package kubectl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 	"github.com/switchyard-dev/switchyard/pkg/fragmentation"
 )
 
@@ -20,6 +22,7 @@ import (
 type fragmentationOptions struct {
 	output
 	sizes []int
+	mix   mixOptions
 }
 
 // maxGangSize bounds --sizes: the GPUs that the largest gang can have, 256 members with 32 each.
@@ -36,6 +39,9 @@ A gang of a size needs so many GPUs in one NVSwitch domain. RUNNABLE of them fit
 all free GPUs in one domain, more would; LOST is the part that does not fit because of that. Free are GPUs that no claim has,
 no gang's plan reserves and no taint keeps from new claims. GPUs without a domain count as free only.
 
+The last line says how many GPUs are wanted together, by the claims and gangs that there are, and what weight that has in
+background consolidation; the rest is that gangs of 2, 4 and 8 are worth the same.
+
 With -o wide also the part of the free GPUs that such gangs cannot use (UNUSABLE), and the same for each product and node.`,
 		Example: `  kubectl switchyard fragmentation
   kubectl switchyard fragmentation --sizes 4,8,16 -o wide`,
@@ -48,6 +54,7 @@ With -o wide also the part of the free GPUs that such gangs cannot use (UNUSABLE
 		},
 	}
 	cmd.Flags().IntSliceVar(&o.sizes, "sizes", fragmentation.Sizes(), "Numbers of GPUs that gangs need in one domain.")
+	o.mix.addFlags(cmd.Flags())
 	c.addFlags(cmd)
 	o.addFlags(cmd)
 	return cmd
@@ -63,7 +70,7 @@ func (o *fragmentationOptions) validate() error {
 		}
 	}
 	o.sizes = slices.Compact(slices.Sorted(slices.Values(o.sizes)))
-	return o.output.validate()
+	return errors.Join(o.mix.validate(), o.output.validate())
 }
 
 // fragmentationView is what fragmentation prints.
@@ -71,6 +78,7 @@ type fragmentationView struct {
 	Cluster  levelView   `json:"cluster"`
 	Products []levelView `json:"products"`
 	Nodes    []levelView `json:"nodes"`
+	Mix      mixView     `json:"mix"`
 }
 
 // levelView are the measures of the cluster, a product or a node. Field names are documented in
@@ -112,26 +120,28 @@ func newLevelView(name string, m fragmentation.Measures) levelView {
 }
 
 func (o *fragmentationOptions) run(ctx context.Context, c connection, out io.Writer) error {
-	s, err := read(ctx, c, "", deviceKinds...)
+	s, err := read(ctx, c, "", demandKinds...)
 	if err != nil {
 		return err
 	}
-	domains := s.cluster(false).Domains()
+	cluster := s.cluster(false)
+	domains := cluster.Domains()
 	if len(domains) == 0 {
 		return errNoSlices
 	}
 	report := fragmentation.Measure(domains, o.sizes)
-	view := fragmentationView{Cluster: newLevelView("", report.Cluster)}
+	mix := s.mix(o.mix, cluster.Products(), c.clock())
+	view := fragmentationView{Cluster: newLevelView("", report.Cluster), Mix: newMixView(mix)}
 	for _, name := range slices.Sorted(maps.Keys(report.Products)) {
 		view.Products = append(view.Products, newLevelView(name, report.Products[name]))
 	}
 	for _, name := range slices.Sorted(maps.Keys(report.Nodes)) {
 		view.Nodes = append(view.Nodes, newLevelView(name, report.Nodes[name]))
 	}
-	return o.show(out, view, func(out io.Writer) error { return o.text(out, view) })
+	return o.show(out, view, func(out io.Writer) error { return o.text(out, view, mix) })
 }
 
-func (o *fragmentationOptions) text(out io.Writer, view fragmentationView) error {
+func (o *fragmentationOptions) text(out io.Writer, view fragmentationView, mix demand.Mix) error {
 	table := &metav1.Table{ColumnDefinitions: columns("Gang Size", "Runnable", "Without Fragmentation", "Lost", "+Unusable")}
 	for _, g := range view.Cluster.Gangs {
 		row(table, g.Size, g.Runnable, g.WithoutFragmentation, percent(g.Lost), percent(g.Unusable))
@@ -139,7 +149,7 @@ func (o *fragmentationOptions) text(out io.Writer, view fragmentationView) error
 	if err := o.table(out, table); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(out, view.Cluster.summary()); err != nil {
+	if _, err := fmt.Fprintf(out, "%s\n%s\n", view.Cluster.summary(), mixText(mix)); err != nil {
 		return err
 	}
 	if !o.wide() {

@@ -127,6 +127,7 @@ func orNone(k kind) kind {
 // What commands read.
 var (
 	deviceKinds  = []kind{claimKind, orNone(gangKind), ruleKind, sliceKind}
+	demandKinds  = append([]kind{podKind}, deviceKinds...)
 	planKinds    = []kind{podKind, nodeKind, claimKind, templateKind, gangKind, ruleKind, sliceKind, classKind, quotaKind, priorityKind, budgetKind}
 	explainKinds = []kind{podKind, nodeKind, claimKind, templateKind, orNone(gangKind), ruleKind, sliceKind, classKind, quotaKind, priorityKind, budgetKind}
 )

@@ -57,3 +57,16 @@ func (c *Cluster) Domains() []fragmentation.Domain {
 	})
 	return list
 }
+
+// Products are those of the GPUs of driver gpu.switchyard.dev by pool; of several in a pool the first.
+func (c *Cluster) Products() map[string]string {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	products := map[string]string{}
+	for _, p := range c.pools {
+		if p.key.driver == v1alpha1.DriverName && len(p.devices) > 0 {
+			products[p.key.name] = p.devices[0].product
+		}
+	}
+	return products
+}

@@ -15,6 +15,8 @@ import (
 // Occupancy is an NVSwitch domain, at all its nodes, and who has devices of it.
 type Occupancy struct {
 	Domain string
+	// Product is that of its GPUs, as NVML gives it; of several the first.
+	Product string
 	// Free is how many of its GPUs a new claim could get, Freed how many more when all residents have left.
 	Free, Freed int
 	// Residents are the claims that have devices of it, by namespace and name.
@@ -60,6 +62,9 @@ func (c *Cluster) Occupancies() []Occupancy {
 
 // add counts a device.
 func (o *Occupancy) add(p *planner, pool *pool, d *device, inUse bool) {
+	if o.Product == "" || d.product != "" && d.product < o.Product {
+		o.Product = d.product
+	}
 	if d.unplannable || d.kind == resourcemodel.TypeShare || len(d.use.reserved) > 0 || !pool.complete {
 		o.Unclear = true
 	}
@@ -79,11 +84,11 @@ func (o *Occupancy) add(p *planner, pool *pool, d *device, inUse bool) {
 
 // Vacate finds out where all residents of a domain would find a place elsewhere, by kube-scheduler's allocator, in
 // domains that are broken already, or beside all domains. Of several places it takes one with the least loss, a
-// function of how many devices of the domain are free, and there the tightest. free is how many that are; what is
+// function of a domain and how many of its devices are free, and there the tightest. free is how many that are; what is
 // given to residents is taken off it. Residents must have one device and a pod each.
 //
 // The places are what there is, not what kube-scheduler will choose.
-func (c *Cluster) Vacate(ctx context.Context, o Occupancy, free map[string]int, loss func(free int) int) ([]Destination, *Obstacle) {
+func (c *Cluster) Vacate(ctx context.Context, o Occupancy, free map[string]int, loss func(domain string, free int) int) ([]Destination, *Obstacle) {
 	c.planning.Lock()
 	defer c.planning.Unlock()
 	p := &planner{Cluster: c, cost: planCost}
@@ -109,7 +114,7 @@ func (c *Cluster) Vacate(ctx context.Context, o Occupancy, free map[string]int, 
 }
 
 // supposeVacated changes the cluster, copies what the allocator looks at, and changes it back.
-func (r *Room) supposeVacated(t *Trial, domain string, free map[string]int, loss func(free int) int) ([]*destination, *Obstacle) {
+func (r *Room) supposeVacated(t *Trial, domain string, free map[string]int, loss func(domain string, free int) int) ([]*destination, *Obstacle) {
 	p := r.planner
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -145,7 +150,7 @@ func (r *Room) supposeVacated(t *Trial, domain string, free map[string]int, loss
 }
 
 // packInto finds a free device for each victim, those with the fewest to choose from first.
-func (r *Room) packInto(c *change, victims []Resident, free map[string]int, loss func(free int) int) ([]Destination, *Obstacle) {
+func (r *Room) packInto(c *change, victims []Resident, free map[string]int, loss func(domain string, free int) int) ([]Destination, *Obstacle) {
 	find := r.finder()
 	searches := find.searches(victims)
 	var moves []Destination
@@ -173,12 +178,12 @@ func (r *Room) packInto(c *change, victims []Resident, free map[string]int, loss
 }
 
 // better prefers what loses least, then the tightest; the first of those that are equal.
-func better(a, b *spot, free map[string]int, loss func(free int) int) bool {
+func better(a, b *spot, free map[string]int, loss func(domain string, free int) int) bool {
 	lossAt := func(s *spot) int {
 		if s.domain() == "" {
 			return 0
 		}
-		return loss(free[s.domain()])
+		return loss(s.domain(), free[s.domain()])
 	}
 	return cmp.Or(cmp.Compare(lossAt(a), lossAt(b)), cmp.Compare(free[a.domain()], free[b.domain()])) < 0
 }

@@ -67,6 +67,23 @@ func TestOccupancies(t *testing.T) {
 	}
 }
 
+func TestProductsAreKnownByPoolAndDomain(t *testing.T) {
+	on := func(domain, product string) []gpu {
+		return []gpu{{domain: domain, product: product}, {domain: domain, product: product}}
+	}
+	c := clusterOf(t, sliceOf("node-a", append(on("node-a.0", "H100"), on("node-a.1", "A100")...)...), sliceOf("node-b", on("node-b.0", "A100")...))
+	if got := c.Products(); len(got) != 2 || got["node-a"] != "H100" || got["node-b"] != "A100" {
+		t.Errorf("pools have %v", got)
+	}
+	got := ""
+	for _, o := range c.Occupancies() {
+		got += o.Domain + " " + o.Product + "; "
+	}
+	if want := "node-a.0 H100; node-a.1 A100; node-b.0 A100; "; got != want {
+		t.Errorf("domains have %s, want %s", got, want)
+	}
+}
+
 func TestAPartitionIsAResidentOfItsGPUsDomain(t *testing.T) {
 	c := clusterOf(t, append(partitioned("node-a"), migClass())...)
 	onPartition(c, "m0", "node-a", "mig-0-0")
@@ -76,7 +93,7 @@ func TestAPartitionIsAResidentOfItsGPUsDomain(t *testing.T) {
 }
 
 // vacate says where the residents of a domain go.
-func vacate(c *placement.Cluster, domain string, loss func(int) int) string {
+func vacate(c *placement.Cluster, domain string, loss func(string, int) int) string {
 	free := map[string]int{}
 	var wanted placement.Occupancy
 	for _, o := range c.Occupancies() {
@@ -96,8 +113,8 @@ func vacate(c *placement.Cluster, domain string, loss func(int) int) string {
 }
 
 func TestVacateTakesThePlaceWithTheLeastLossAndThenTheTightest(t *testing.T) {
-	none := func(int) int { return 0 }
-	four := func(free int) int { return free/4 - (free-1)/4 }
+	none := func(string, int) int { return 0 }
+	four := func(_ string, free int) int { return free/4 - (free-1)/4 }
 	c := clusterOf(t, readyNode("node-a"), hgx("node-a"), readyNode("node-b"), sliceOf("node-b", gpus(5, "node-b.0", 0)...))
 	resident(c, "a0", "node-a", "1", nil, 0)
 	resident(c, "a4", "node-a", "1", nil, 4)
@@ -110,7 +127,7 @@ func TestVacateTakesThePlaceWithTheLeastLossAndThenTheTightest(t *testing.T) {
 	if got := vacate(c, "node-a.0", none); got != "a0 > node-a.1/gpu-7" {
 		t.Errorf("the tightest: %s", got)
 	}
-	if got := vacate(c, "node-a.0", func(free int) int { return 1 / free }); got != "a0 > node-b.0/gpu-1" {
+	if got := vacate(c, "node-a.0", func(_ string, free int) int { return 1 / free }); got != "a0 > node-b.0/gpu-1" {
 		t.Errorf("the least loss: %s", got)
 	}
 	resident(c, "a7", "node-a", "1", nil, 7)
@@ -132,13 +149,13 @@ func TestVacateAsksTheAllocator(t *testing.T) {
 	resident(c, "a0", "node-a", "1", func(_ *corev1.Pod, c *resourceapi.ResourceClaim) {
 		c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: new(resourceapi.FullyQualifiedName("gpu.switchyard.dev/none"))}}
 	}, 0)
-	if got := vacate(c, "node-a.0", func(int) int { return 0 }); !strings.Contains(got, "kube-scheduler's allocator finds no device for it on node node-a") {
+	if got := vacate(c, "node-a.0", func(string, int) int { return 0 }); !strings.Contains(got, "kube-scheduler's allocator finds no device for it on node node-a") {
 		t.Errorf("got %s", got)
 	}
 	resident(c, "a0", "node-a", "1", func(_ *corev1.Pod, c *resourceapi.ResourceClaim) {
 		c.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{cel("(")}
 	}, 0)
-	if got := vacate(c, "node-a.0", func(int) int { return 0 }); !strings.Contains(got, "does not compile") {
+	if got := vacate(c, "node-a.0", func(string, int) int { return 0 }); !strings.Contains(got, "does not compile") {
 		t.Errorf("got %s", got)
 	}
 }
@@ -147,7 +164,7 @@ func TestVacateIsInterruptedByPodsThatChange(t *testing.T) {
 	c := occupied(t).c
 	o := c.Occupancies()[0]
 	resident(c, "a0", "node-a", "2", nil, 0)
-	if _, obstacle := c.Vacate(context.Background(), o, map[string]int{}, func(int) int { return 0 }); obstacle == nil || !obstacle.Interrupted {
+	if _, obstacle := c.Vacate(context.Background(), o, map[string]int{}, func(string, int) int { return 0 }); obstacle == nil || !obstacle.Interrupted {
 		t.Errorf("got %+v", obstacle)
 	}
 }

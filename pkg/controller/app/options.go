@@ -18,6 +18,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/pkg/controller"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 )
 
 // Options are the flags of the controller.
@@ -71,7 +72,7 @@ func NewOptions(getenv func(string) string) *Options {
 		Defrag: defrag.DefaultLimits(),
 
 		ConsolidationMode: ConsolidationOff,
-		Consolidation:     controller.Consolidation{Interval: 5 * time.Minute, Moves: defrag.DefaultConsolidationMoves},
+		Consolidation:     controller.Consolidation{Interval: 5 * time.Minute, Moves: defrag.DefaultConsolidationMoves, HalfLife: demand.DefaultHalfLife},
 
 		MetricsAddress: ":8080",
 
@@ -105,6 +106,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.ConsolidationMode, "consolidation", o.ConsolidationMode, "While no gang waits: Suggest tells, by Events, the log and metrics, which pods with the label switchyard.dev/movable=true are worth moving, so that a domain is whole and more gangs are runnable. Nothing is evicted. Off: nothing is looked for.")
 	fs.DurationVar(&o.Consolidation.Interval, "consolidation-interval", o.Consolidation.Interval, "Time between two searches for pods that are worth moving.")
 	fs.IntVar(&o.Consolidation.Moves, "consolidation-max-moves", o.Consolidation.Moves, "How many pods a domain may have, at most, to be worth making whole.")
+	fs.DurationVar(&o.Consolidation.HalfLife, "consolidation-half-life", o.Consolidation.HalfLife, "Gangs of the sizes that are asked for are worth more, and a request counts half after this time. Claims that are gone when the controller starts are not known.")
 
 	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "TCP address for /metrics, /healthz and /readyz. 0: off.")
 
@@ -168,6 +170,9 @@ func (o *Options) validateConsolidation(fail func(flag, format string, args ...a
 	}
 	if o.Consolidation.Interval < time.Second {
 		fail("consolidation-interval", "%v is too short: use 1s or more", o.Consolidation.Interval)
+	}
+	if o.Consolidation.HalfLife < time.Minute {
+		fail("consolidation-half-life", "%v is too short: use 1m or more, and days to be fair to those who ask for GPUs at certain times", o.Consolidation.HalfLife)
 	}
 	if o.Consolidation.Moves < 1 || o.Consolidation.Moves > defrag.MaxMoves {
 		fail("consolidation-max-moves", "must be from 1 to %d, got %d: to look for nothing set --consolidation to %s", defrag.MaxMoves, o.Consolidation.Moves, ConsolidationOff)

@@ -34,6 +34,7 @@ func TestValidate(t *testing.T) {
 		"consolidation evicts nothing":                             {func(o *Options) { o.ConsolidationMode = "Evict" }, []string{"--consolidation", "Off or Suggest"}},
 		"consolidation may suggest":                                {change: func(o *Options) { o.ConsolidationMode = "Suggest" }},
 		"searches have a floor":                                    {func(o *Options) { o.Consolidation.Interval = 0 }, []string{"--consolidation-interval", "1s"}},
+		"what is asked for is remembered for a while":              {func(o *Options) { o.Consolidation.HalfLife = time.Second }, []string{"--consolidation-half-life", "1m"}},
 		"a domain has a pod or more":                               {func(o *Options) { o.Consolidation.Moves = 0 }, []string{"--consolidation-max-moves", "from 1 to 64", "Off"}},
 		"an address has a port":                                    {func(o *Options) { o.MetricsAddress = "localhost" }, []string{"--metrics-address", "0 to switch it off"}},
 		"the server can be off":                                    {change: func(o *Options) { o.MetricsAddress = "0" }},

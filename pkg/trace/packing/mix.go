@@ -4,7 +4,7 @@
 // Package packing rates what a node's idle GPUs are worth to the tasks still to come: how many stay idle for
 // want of tasks that fit, how many tasks with several GPUs find room, and which GPU models are sought after.
 //
-// It imports packages trace and cluster and the standard library. Its ratings depend on the mix of tasks it
+// It imports packages demand, trace and cluster and the standard library. Its ratings depend on the mix of tasks it
 // is given, not on the tasks that arrive later, and on nothing else: nodes in equal states are rated equal.
 package packing
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 	"github.com/switchyard-dev/switchyard/pkg/trace"
 	"github.com/switchyard-dev/switchyard/pkg/trace/cluster"
 )
@@ -158,7 +159,7 @@ func TestRooms(t *testing.T) {
 	r := NewReserve(c, newMix(c, tasks(big, two, two, four, four, trace.Kind{CPU: 32000, GPUs: 4, Milli: 1000})))
 	// By demand: fours (12, of which a third needs 32 CPUs), 8 of big, 4 of twos. The fours are one group: as
 	// many fit empty nodes of each shape.
-	if len(r.groups) != 3 || r.groups[0].gpus != 4 || r.groups[1].gpus != 8 || r.groups[2].gpus != 2 {
+	if len(r.groups) != 3 || r.groups[0].GPUs != 4 || r.groups[1].GPUs != 8 || r.groups[2].GPUs != 2 {
 		t.Fatalf("groups %+v", r.groups)
 	}
 	for name, tc := range map[string]struct {
@@ -193,19 +194,19 @@ func TestRooms(t *testing.T) {
 func TestRarestGroupsAreOne(t *testing.T) {
 	var nodes []trace.Node
 	var all []trace.Task
-	for i := range MaxGroups + 3 {
+	for i := range demand.MaxGroups + 3 {
 		model := string(rune('A' + i))
 		nodes = append(nodes, trace.Node{Name: model, CPU: 1000, GPUs: 2, Model: model})
 		all = append(all, repeat(i+1, trace.Kind{GPUs: 2, Milli: 1000, Spec: model})...)
 	}
 	c := cluster.New(nodes, make([]int, len(nodes)), 0)
 	r := NewReserve(c, newMix(c, all))
-	if len(r.groups) != MaxGroups {
-		t.Fatalf("%d groups, want %d", len(r.groups), MaxGroups)
+	if len(r.groups) != demand.MaxGroups {
+		t.Fatalf("%d groups, want %d", len(r.groups), demand.MaxGroups)
 	}
 	share := 0.0
 	for _, g := range r.groups {
-		share += g.share
+		share += g.Share
 	}
 	if !near(share, 1) {
 		t.Errorf("the groups are %v of the demand, want all", share)
@@ -216,8 +217,8 @@ func TestPricesRiseWithScarcity(t *testing.T) {
 	c := newCluster()
 	r := NewReserve(c, newMix(c, append(repeat(10, trace.Kind{GPUs: 1, Milli: 1000}), tasks(trace.Kind{GPUs: 4, Milli: 1000})...)))
 	prices := func(rooms float32, idle float64) float32 {
-		var stock Stock
-		stock.Change(&Rooms{}, &Rooms{rooms})
+		var stock demand.Stock
+		stock.Change(&demand.Rooms{}, &demand.Rooms{rooms})
 		p := r.Prices(&stock, idle, 0.01, 0.5)
 		return p[0]
 	}
@@ -235,18 +236,18 @@ func TestThoseWhoNeedTheSameNodesCompete(t *testing.T) {
 	c := newCluster()
 	four, eight := trace.Kind{GPUs: 4, Milli: 1000}, trace.Kind{GPUs: 8, Milli: 1000}
 	r := NewReserve(c, newMix(c, tasks(four, four, four, eight)))
-	if r.groups[0].gpus != 4 {
+	if r.groups[0].GPUs != 4 {
 		t.Fatalf("groups %+v", r.groups)
 	}
-	stock := func(nodes ...Rooms) *Stock {
-		var s Stock
+	stock := func(nodes ...demand.Rooms) *demand.Stock {
+		var s demand.Stock
 		for i := range nodes {
-			s.Change(&Rooms{}, &nodes[i])
+			s.Change(&demand.Rooms{}, &nodes[i])
 		}
 		return &s
 	}
-	apart := r.Prices(stock(Rooms{2, 0}, Rooms{0, 2}), 8, 0, 1)
-	together := r.Prices(stock(Rooms{2, 2}), 8, 0, 1)
+	apart := r.Prices(stock(demand.Rooms{2, 0}, demand.Rooms{0, 2}), 8, 0, 1)
+	together := r.Prices(stock(demand.Rooms{2, 2}), 8, 0, 1)
 	if apart[0] >= together[0] {
 		t.Errorf("fours cost %v beside eights that have nodes of their own, %v on the same", apart[0], together[0])
 	}
@@ -254,26 +255,9 @@ func TestThoseWhoNeedTheSameNodesCompete(t *testing.T) {
 		t.Errorf("eights cost %v and %v, but fours do not compete for their rooms", apart[1], together[1])
 	}
 	// Six rooms each time. Where a node has CPU for one four, an eight takes one room.
-	one := r.Prices(stock(Rooms{1, 1}, Rooms{1, 1}, Rooms{1, 1}, Rooms{1, 1}, Rooms{1, 1}, Rooms{1, 1}), 8, 0, 1)
-	two := r.Prices(stock(Rooms{2, 1}, Rooms{2, 1}, Rooms{2, 1}), 8, 0, 1)
+	one := r.Prices(stock(demand.Rooms{1, 1}, demand.Rooms{1, 1}, demand.Rooms{1, 1}, demand.Rooms{1, 1}, demand.Rooms{1, 1}, demand.Rooms{1, 1}), 8, 0, 1)
+	two := r.Prices(stock(demand.Rooms{2, 1}, demand.Rooms{2, 1}, demand.Rooms{2, 1}), 8, 0, 1)
 	if one[0] >= two[0] {
 		t.Errorf("fours cost %v where an eight takes one of their rooms, %v where it takes two", one[0], two[0])
-	}
-}
-
-func TestStockForgetsWhatWasThere(t *testing.T) {
-	var stock Stock
-	a, b := Rooms{1, 2, 0.5}, Rooms{0, 3}
-	stock.Change(&Rooms{}, &a)
-	stock.Change(&a, &b)
-	stock.Change(&b, &Rooms{})
-	if stock != (Stock{}) {
-		t.Errorf("got %+v, want nothing", stock)
-	}
-}
-
-func TestDot(t *testing.T) {
-	if got := (&Rooms{1, 2, 3}).Dot(&Rooms{4, 0, 0.5}); got != 5.5 {
-		t.Errorf("got %v, want 5.5", got)
 	}
 }

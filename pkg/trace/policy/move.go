@@ -4,9 +4,9 @@
 package policy
 
 import (
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 	"github.com/switchyard-dev/switchyard/pkg/trace"
 	"github.com/switchyard-dev/switchyard/pkg/trace/cluster"
-	"github.com/switchyard-dev/switchyard/pkg/trace/packing"
 )
 
 // Mover is a policy that can also improve where tasks run.
@@ -29,7 +29,7 @@ type departure struct {
 	request *cluster.Request
 	// gain is without the worth of the rooms that are won.
 	gain float64
-	won  packing.Rooms
+	won  demand.Rooms
 }
 
 // departures are those of a node, one for each different task.
@@ -113,7 +113,7 @@ func (p *switchyard) departuresOf(node int) []departure {
 }
 
 // bestPlaces are the two best nodes for a request; Node is -1 where there is none.
-func (p *switchyard) bestPlaces(r *cluster.Request, prices *packing.Rooms) [2]arrival {
+func (p *switchyard) bestPlaces(r *cluster.Request, prices *demand.Rooms) [2]arrival {
 	best := [2]arrival{{place: cluster.Placement{Node: -1}}, {place: cluster.Placement{Node: -1}}}
 	ratings := p.ratingsOf(r)
 	for node := range ratings {

@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"github.com/switchyard-dev/switchyard/pkg/demand"
 	"github.com/switchyard-dev/switchyard/pkg/trace"
 	"github.com/switchyard-dev/switchyard/pkg/trace/cluster"
 	"github.com/switchyard-dev/switchyard/pkg/trace/packing"
@@ -15,7 +16,7 @@ type Weights struct {
 	Left float64
 	// Pressure is the price of a GPU of a model that is twice as sought after as the mean.
 	Pressure float64
-	// Floor and Scarce are the prices of the room for a task with several GPUs: see packing.Reserve.
+	// Floor and Scarce are the prices of the room for a task with several GPUs: see demand.Prices.
 	Floor, Scarce float64
 	// MoveGain is what a move must be worth at least if no others are saved up. None is made while more than
 	// the part MoveBelow of the cluster's GPUs is idle: what arrives still fills the holes by itself.
@@ -23,12 +24,7 @@ type Weights struct {
 }
 
 // DefaultWeights are what the published numbers were measured with.
-var DefaultWeights = Weights{Left: 0.02, Pressure: 0.3, Floor: 0.005, Scarce: 0.6, MoveGain: 0.3, MoveBelow: 0.1}
-
-// domainFloor is Weights.Floor where nodes have domains. It keeps nearly all free GPUs in whole nodes and
-// domains at any load; without domains it would cost up to 0.3 points of what is allocated when demand is more
-// than the cluster has.
-const domainFloor = 0.03
+var DefaultWeights = Weights{Left: 0.02, Pressure: 0.3, Floor: 0.005, Scarce: demand.Scarce, MoveGain: 0.3, MoveBelow: 0.1}
 
 // switchyard takes the place after which fewest GPUs are expected to stay idle, with a reserve of whole
 // nodes for tasks with several GPUs and of GPU models that others cannot do without.
@@ -40,7 +36,7 @@ type switchyard struct {
 	pressure  []float64 // by model
 	// nodes has what is known of each node, rated the last rating of each node, by request.
 	nodes []nodeRating
-	stock packing.Stock
+	stock demand.Stock
 	rated [][]placeRating
 	// leaving has the last rating of what leaves each node.
 	leaving []departures
@@ -52,7 +48,7 @@ type switchyard struct {
 type nodeRating struct {
 	version uint32 // of the node, plus 1: 0 is none
 	idle    float64
-	rooms   packing.Rooms
+	rooms   demand.Rooms
 }
 
 // placeRating is what a request would change on a node.
@@ -66,7 +62,7 @@ type placeOption struct {
 	// change is how many fewer GPUs are expected to stay idle, less what the model is sought after; gain
 	// is that, less the price of what is left. Both are without the price of the rooms that are lost.
 	change, gain float64
-	lost         packing.Rooms
+	lost         demand.Rooms
 	// loses is whether any are.
 	loses bool
 }
@@ -75,7 +71,8 @@ func newSwitchyard(e Env) *switchyard {
 	mix := packing.NewMix(e.Tasks, e.Catalog)
 	weights := DefaultWeights
 	if e.Cluster.Domain > 0 {
-		weights.Floor = domainFloor
+		// Without domains it would cost up to 0.3 points of what is allocated when demand is more than the cluster has.
+		weights.Floor = demand.DomainFloor
 	}
 	return &switchyard{
 		cluster:   e.Cluster,
