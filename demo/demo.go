@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"charm.land/lipgloss/v2"
@@ -68,7 +69,11 @@ func (d *demo) play(ctx context.Context, steps []step) error {
 func (d *demo) close(keep bool) error {
 	d.print(fmt.Sprintf("All %d checks passed.", d.checks))
 	if keep {
-		d.print("The cluster is up. To play with it:\n" + d.cluster.ShellHint() + "\nTo end it: make cluster-down")
+		end := "make cluster-down"
+		if state := os.Getenv("SWITCHYARD_STATE"); state != "" {
+			end = "SWITCHYARD_STATE=" + state + " " + end
+		}
+		d.print("The cluster is up. To play with it:\n" + d.cluster.ShellHint() + "\nTo end it: " + end)
 		return nil
 	}
 	d.print("KEEP=1 make " + d.target + " leaves the cluster up.")

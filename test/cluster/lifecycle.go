@@ -91,6 +91,7 @@ func (c *Cluster) connect(ctx context.Context) error {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return err
 	}
+	crlog.SetLogger(klog.Background()) // or it complains, with a stack
 	// Reading the API's resources needs the API server; they are known here.
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(v1alpha1.GroupVersion.WithKind(v1alpha1.GangClaimKind), meta.RESTScopeNamespace)
