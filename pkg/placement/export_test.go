@@ -4,11 +4,28 @@
 package placement
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
 )
+
+// RivalsIn is Rivals with the context in which selectors are evaluated.
+func (c *Cluster) RivalsIn(ctx context.Context, devices []DeviceID, except types.UID) []PodWithDevices {
+	return c.rivals(ctx, devices, except)
+}
+
+// Locked says that someone holds the lock, so that an event would have to wait.
+func (c *Cluster) Locked() bool {
+	if c.mutex.TryLock() {
+		c.mutex.Unlock()
+		return false
+	}
+	return true
+}
 
 // Marks tells everything that a call of Plan and a what-if change for a time, to see that it is changed back.
 func (c *Cluster) Marks() string {

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/utils/ptr"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
@@ -26,27 +27,19 @@ import (
 // selector that fails counts as one that matches, and so do all when they are too many or too expensive
 // to evaluate.
 func (c *Cluster) Rivals(devices []DeviceID, except types.UID) []PodWithDevices {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	look := rivalry{Cluster: c, except: except, known: map[string]bool{}, left: rivalsCost}
-	for _, id := range devices {
-		if d := c.devices[id]; d != nil {
-			look.devices = append(look.devices, d)
-			if d.use.freed.After(look.freed) {
-				look.freed = d.use.freed
-			}
-		}
-	}
+	return c.rivals(context.Background(), devices, except)
+}
+
+// rivals evaluates the selectors without the lock: those of others may take long. The answer is as of when the
+// lock was held.
+func (c *Cluster) rivals(ctx context.Context, devices []DeviceID, except types.UID) []PodWithDevices {
+	look := c.rivalry(devices, except)
 	var rivals []PodWithDevices
-	for key, p := range c.unbound {
-		if len(p.object.Spec.SchedulingGates) > 0 || p.object.DeletionTimestamp != nil || !look.mayTake(p.object) {
-			continue
+	for _, candidate := range look.candidates {
+		if slices.ContainsFunc(candidate.wants, func(w want) bool { return look.matchesAny(ctx, w) }) {
+			rivals = append(rivals, candidate.PodWithDevices)
 		}
-		rivals = append(rivals, PodWithDevices{Pod: key, UID: p.object.UID, Created: p.object.CreationTimestamp.Time, Decided: look.decided(p.object)})
 	}
-	slices.SortFunc(rivals, func(a, b PodWithDevices) int {
-		return cmp.Or(cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
-	})
 	return rivals
 }
 
@@ -58,25 +51,66 @@ const rivalsCost = 2_000_000
 // became free: at most 10 s in the scheduler's backoff, 10 s in its allocator, and until it is written.
 const staleFor = 30 * time.Second
 
-// rivalry is one call of Rivals.
+// rivalry is one call of Rivals: all that it looks at. The objects in it never change.
 type rivalry struct {
-	*Cluster
-	devices []*device
-	except  types.UID
-	freed   time.Time       // when the last of the devices became free
-	known   map[string]bool // whether a device matches, by class and selectors
-	left    uint64          // cost
+	cel        *cel.Cache
+	devices    []*device
+	candidates []candidate     // by namespace and name
+	known      map[string]bool // whether a device matches, by class and selectors
+	left       uint64          // cost
+}
+
+// candidate is a pod that is a rival if a device matches something that it wants.
+type candidate struct {
+	PodWithDevices
+
+	wants []want
+}
+
+// want is what a request of a pod says of devices.
+type want struct {
+	class     *resourceapi.DeviceClass
+	selectors []resourceapi.DeviceSelector
+}
+
+func (c *Cluster) rivalry(devices []DeviceID, except types.UID) *rivalry {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	look := &rivalry{cel: c.cel, known: map[string]bool{}, left: rivalsCost}
+	var freed time.Time // when the last of the devices became free
+	for _, id := range devices {
+		if d := c.devices[id]; d != nil {
+			look.devices = append(look.devices, d)
+			if d.use.freed.After(freed) {
+				freed = d.use.freed
+			}
+		}
+	}
+	for key, p := range c.unbound {
+		if len(p.object.Spec.SchedulingGates) > 0 || p.object.DeletionTimestamp != nil {
+			continue
+		}
+		if wants := c.wants(p.object, except); len(wants) > 0 {
+			look.candidates = append(look.candidates, candidate{
+				PodWithDevices{Pod: key, UID: p.object.UID, Created: p.object.CreationTimestamp.Time, Decided: c.decided(p.object, freed)}, wants,
+			})
+		}
+	}
+	slices.SortFunc(look.candidates, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
+	})
+	return look
 }
 
 // decided is when kube-scheduler said that the pod is unschedulable; zero when it did not or may be
 // about to change its mind. The scheduler keeps the time at which it said so first, in whole seconds.
-func (r *rivalry) decided(pod *corev1.Pod) time.Time {
+func (c *Cluster) decided(pod *corev1.Pod, freed time.Time) time.Time {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type != corev1.PodScheduled || condition.Status != corev1.ConditionFalse || condition.Reason != corev1.PodReasonUnschedulable {
 			continue
 		}
 		said := condition.LastTransitionTime.Time
-		if said.Before(r.freed) && r.clock.Since(r.freed) < staleFor {
+		if said.Before(freed) && c.clock.Since(freed) < staleFor {
 			return time.Time{}
 		}
 		return said
@@ -84,73 +118,83 @@ func (r *rivalry) decided(pod *corev1.Pod) time.Time {
 	return time.Time{}
 }
 
-func (r *rivalry) mayTake(pod *corev1.Pod) bool {
+// wants lists what the extended resources and the claims of a pod could match. The claims count once all of them are
+// there.
+func (c *Cluster) wants(pod *corev1.Pod, except types.UID) []want {
+	var wants []want
 	for name := range podRequests(pod) {
-		class := r.classOfResource(name)
-		if class != nil && r.matchesAny(class, nil) {
-			return true
+		if class := c.classOfResource(name); class != nil {
+			wants = append(wants, want{class: class})
 		}
 	}
-	matches := false
+	var ofClaims []want
 	for _, ref := range pod.Spec.ResourceClaims {
-		name := ptr.Deref(ref.ResourceClaimName, "")
-		if name == "" {
-			for _, status := range pod.Status.ResourceClaimStatuses {
-				if status.Name == ref.Name {
-					if status.ResourceClaimName == nil {
-						name = "-" // Made without need of a claim.
-						break
-					}
-					name = *status.ResourceClaimName
-				}
-			}
-		}
-		if name == "-" {
+		name, needed := claimName(pod, ref)
+		if !needed {
 			continue
 		}
-		held := r.claims[types.NamespacedName{Namespace: pod.Namespace, Name: name}]
+		held := c.claims[types.NamespacedName{Namespace: pod.Namespace, Name: name}]
 		if held == nil {
-			return false
+			return wants
 		}
-		if held.object.Status.Allocation == nil && held.object.Labels[v1alpha1.GangLabel] != string(r.except) {
-			matches = matches || r.claimMatches(held.object)
+		if held.object.Status.Allocation == nil && held.object.Labels[v1alpha1.GangLabel] != string(except) {
+			ofClaims = append(ofClaims, c.wantsOf(held.object)...)
 		}
 	}
-	return matches
+	return append(wants, ofClaims...)
 }
 
-func (r *rivalry) claimMatches(claim *resourceapi.ResourceClaim) bool {
-	for _, request := range claim.Spec.Devices.Requests {
-		if exactly := request.Exactly; exactly != nil {
-			class := r.classes[exactly.DeviceClassName]
-			if class != nil && !ptr.Deref(exactly.AdminAccess, false) && r.matchesAny(class, exactly.Selectors) {
-				return true
-			}
-		}
-		for _, sub := range request.FirstAvailable {
-			if class := r.classes[sub.DeviceClassName]; class != nil && r.matchesAny(class, sub.Selectors) {
-				return true
-			}
+// claimName is the name of a pod's claim, empty as long as it is not made, and whether the pod needs one.
+func claimName(pod *corev1.Pod, ref corev1.PodResourceClaim) (name string, needed bool) {
+	if ref.ResourceClaimName != nil {
+		return *ref.ResourceClaimName, true
+	}
+	for _, status := range pod.Status.ResourceClaimStatuses {
+		if status.Name == ref.Name {
+			return ptr.Deref(status.ResourceClaimName, ""), status.ResourceClaimName != nil
 		}
 	}
-	return false
+	return "", true
+}
+
+func (c *Cluster) wantsOf(claim *resourceapi.ResourceClaim) []want {
+	var wants []want
+	add := func(class string, selectors []resourceapi.DeviceSelector) {
+		if class := c.classes[class]; class != nil {
+			wants = append(wants, want{class, selectors})
+		}
+	}
+	for _, request := range claim.Spec.Devices.Requests {
+		if exactly := request.Exactly; exactly != nil && !ptr.Deref(exactly.AdminAccess, false) {
+			add(exactly.DeviceClassName, exactly.Selectors)
+		}
+		for _, sub := range request.FirstAvailable {
+			add(sub.DeviceClassName, sub.Selectors)
+		}
+	}
+	return wants
 }
 
 // matchesAny evaluates on the devices only: the claims of others are not worth a view.
-func (r *rivalry) matchesAny(class *resourceapi.DeviceClass, selectors []resourceapi.DeviceSelector) bool {
-	key := class.Name + "\x00" + textOf(selectors)
+func (r *rivalry) matchesAny(ctx context.Context, w want) bool {
+	key := w.class.Name + "\x00" + textOf(w.selectors)
 	if matches, ok := r.known[key]; ok {
 		return matches
 	}
-	all := slices.Concat(class.Spec.Selectors, selectors)
+	r.known[key] = r.evaluate(ctx, slices.Concat(w.class.Spec.Selectors, w.selectors))
+	return r.known[key]
+}
+
+func (r *rivalry) evaluate(ctx context.Context, selectors []resourceapi.DeviceSelector) bool {
 	for _, d := range r.devices {
-		matches, cost, err := evaluate(context.Background(), r.cel, all, d, "")
+		if r.left == 0 {
+			return true
+		}
+		matches, cost, err := evaluate(ctx, r.cel, selectors, d, "")
 		r.left -= min(cost, r.left)
-		if matches || err != nil || r.left == 0 {
-			r.known[key] = true
+		if matches || err != nil {
 			return true
 		}
 	}
-	r.known[key] = false
 	return false
 }

@@ -4,6 +4,9 @@
 package placement_test
 
 import (
+	"context"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -195,5 +198,85 @@ func TestSelectorsOfRivalsThatCostTooMuchCountAsMatching(t *testing.T) {
 	}
 	if got := c.Rivals(devices, "uid-g"); len(got) != 1 {
 		t.Errorf("rivals %v on all devices, want the pod", got)
+	}
+}
+
+// evaluating is a context that calls a function whenever a selector is evaluated: CEL asks the context whether it is
+// done.
+type evaluating struct {
+	context.Context
+
+	call func()
+}
+
+func (e evaluating) Done() <-chan struct{} {
+	e.call()
+	return e.Context.Done()
+}
+
+func TestEventsDoNotWaitForSelectors(t *testing.T) {
+	waiting := single("claim", "n", 0)
+	waiting.Status = resourceapi.ResourceClaimStatus{}
+	waiting.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{expensive("true")}
+	pod := podOf("p", "")
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: ptr.To("claim")}}
+	tests := map[string]func(context.Context, *placement.Cluster) bool{
+		"of rivals, which are those of when they were asked for": func(ctx context.Context, c *placement.Cluster) bool {
+			return len(c.RivalsIn(ctx, []placement.DeviceID{{Driver: driver, Pool: "n", Device: "gpu-3"}}, "uid-g")) == 1
+		},
+		"of a gang, which is planned on what is there in the end": func(ctx context.Context, c *placement.Cluster) bool {
+			return c.Plan(ctx, []placement.Gang{gangOf("g", 1, 1)})[0].Refusal != nil
+		},
+	}
+	for name, ask := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := clusterOf(t, readyNode("n"), hgx("n"), waiting, pod)
+			var events sync.Mutex
+			evaluations := 0
+			ctx := evaluating{context.Background(), func() {
+				events.Lock()
+				defer events.Unlock()
+				evaluations++
+				if c.Locked() {
+					t.Error("the lock is held while a selector is evaluated")
+					return
+				}
+				c.DeletePod(nameOf("p"))
+				c.DeleteSlice("n-slice-0")
+			}}
+			if !ask(ctx, c) {
+				t.Error("the answer is another")
+			}
+			if evaluations == 0 {
+				t.Error("no selector was evaluated")
+			}
+		})
+	}
+}
+
+func TestOnceSelectorsOfRivalsHaveCostTooMuchNoneIsEvaluated(t *testing.T) {
+	var devices []placement.DeviceID
+	for _, d := range hgx("n").Spec.Devices {
+		devices = append(devices, placement.DeviceID{Driver: driver, Pool: "n", Device: d.Name})
+	}
+	evaluations := map[int]int{}
+	for _, pods := range []int{1, 20} {
+		c := clusterOf(t, readyNode("n"), hgx("n"))
+		for i := range pods {
+			claim := single(fmt.Sprintf("claim-%d", i), "n", 0)
+			claim.Status = resourceapi.ResourceClaimStatus{}
+			claim.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{expensive(fmt.Sprintf("%d == 20", i))}
+			pod := podOf(fmt.Sprintf("p-%d", i), "")
+			pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: &claim.Name}}
+			set(t, c, claim)
+			set(t, c, pod)
+		}
+		ctx := evaluating{context.Background(), func() { evaluations[pods]++ }}
+		if got := c.RivalsIn(ctx, devices, "uid-g"); len(got) != pods {
+			t.Errorf("%d rivals, want all %d", len(got), pods)
+		}
+	}
+	if evaluations[1] == 0 || evaluations[20] != evaluations[1] {
+		t.Errorf("%d evaluations for one pod whose selector costs more than all may together, %d for 20 of them", evaluations[1], evaluations[20])
 	}
 }
