@@ -44,6 +44,8 @@ type Cluster struct {
 	pools   map[poolKey]*pool
 	devices map[DeviceID]*device
 	domains map[string]*domain
+	// evaluable is how many slices selectors are evaluated on: those of the complete pools.
+	evaluable int
 
 	claims map[types.NamespacedName]*claim
 	uses   map[DeviceID]*use

@@ -50,6 +50,42 @@ func (c *Cluster) Marks() string {
 	return b.String()
 }
 
+// Stale compares everything that is kept about selectors with what comes out anew, and tells the first difference.
+func (c *Cluster) Stale() string {
+	var current []*slice
+	for _, p := range c.pools {
+		if p.complete {
+			current = append(current, p.current...)
+		}
+	}
+	if c.evaluable != len(current) {
+		return fmt.Sprintf("%d slices are said to be of complete pools, not %d", c.evaluable, len(current))
+	}
+	for key, v := range c.views {
+		var cost uint64
+		failures, missing := 0, len(current)
+		for s, kept := range v.matches {
+			var class *matches
+			if v.base != nil {
+				class = v.base.matches[s]
+			}
+			anew := v.evaluate(context.Background(), c.cel, s, class)
+			if !slices.Contains(current, s) || !slices.Equal(kept.class, anew.class) || !slices.Equal(kept.all, anew.all) || kept.cost != anew.cost || (kept.err == nil) != (anew.err == nil) || kept.err != nil && *kept.err.device != *anew.err.device {
+				return fmt.Sprintf("%v: what is kept of slice %s is %+v, not %+v", key, s.object.Name, kept, anew)
+			}
+			cost += kept.cost
+			missing--
+			if kept.err != nil {
+				failures++
+			}
+		}
+		if v.cost != cost || v.failures != failures || len(c.missing(v)) != missing || (c.failure(v) != nil) != (failures > 0) {
+			return fmt.Sprintf("%v: cost %d, %d failures, %d slices missing; not %d, %d, %d", key, v.cost, v.failures, len(c.missing(v)), cost, failures, missing)
+		}
+	}
+	return ""
+}
+
 // Sizes counts what the index holds, for finding what is never dropped.
 func (c *Cluster) Sizes() map[string]int {
 	kept := 0
@@ -57,7 +93,7 @@ func (c *Cluster) Sizes() map[string]int {
 		kept += len(v.matches) + len(v.ids) + len(v.repeated)
 	}
 	return map[string]int{
-		"classes": len(c.classes), "slices": len(c.slices), "pools": len(c.pools), "devices": len(c.devices),
+		"classes": len(c.classes), "evaluable": c.evaluable, "slices": len(c.slices), "pools": len(c.pools), "devices": len(c.devices),
 		"domains": len(c.domains), "claims": len(c.claims), "uses": len(c.uses), "rules": len(c.rules),
 		"poolRules": len(c.poolRules), "wideRules": len(c.wideRules), "nodes": len(c.nodes),
 		"sortedNodes": len(c.sortedNodes), "pods": len(c.pods), "unbound": len(c.unbound),

@@ -36,6 +36,9 @@ func (w world) step(t *testing.T, c *placement.Cluster, r *rand.Rand) {
 		if r.IntN(3) == 0 {
 			s = sliceOf(node, gpus(1+r.IntN(8), "fabric", 0)...)
 		}
+		if r.IntN(6) == 0 {
+			s.Spec.Pool.ResourceSliceCount = 2 // The other is yet to come.
+		}
 		key, object, remove = "slice/"+node, s, func() { c.DeleteSlice(s.Name) }
 	case 2, 3:
 		claim := single(fmt.Sprintf("%s-%d", node, at), node, at)
@@ -68,8 +71,16 @@ func (w world) step(t *testing.T, c *placement.Cluster, r *rand.Rand) {
 }
 
 func TestFollowingObjectsIsTheSameAsStartingAnew(t *testing.T) {
-	gangs := []placement.Gang{gangOf("a", 2, 2), gangOf("b", 1, 4), gangOf("c", 2, 1, scopes(v1alpha1.MemberNode, v1alpha1.GangNode))}
-	planned := 0
+	selecting := func(expression string) func(*placement.Gang) {
+		return func(g *placement.Gang) { g.Claim.Spec.Selectors = []resourceapi.DeviceSelector{cel(expression)} }
+	}
+	gangs := []placement.Gang{
+		gangOf("a", 2, 2), gangOf("b", 1, 4), gangOf("c", 2, 1, scopes(v1alpha1.MemberNode, v1alpha1.GangNode)),
+		gangOf("d", 1, 1, selecting(`device.attributes["gpu.switchyard.dev"].id == "node-1-2"`)),
+		// It errs on devices of the fabric.
+		gangOf("e", 1, 1, selecting(`device.attributes["gpu.switchyard.dev"].nvswitchDomain != "fabric" || device.attributes["gpu.switchyard.dev"].productName == ""`)),
+	}
+	planned, failed := 0, 0
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		w, c := world{}, clusterOf(t)
@@ -81,6 +92,9 @@ func TestFollowingObjectsIsTheSameAsStartingAnew(t *testing.T) {
 		}
 		for step := range 60 {
 			w.step(t, c, r)
+			if stale := c.Stale(); stale != "" {
+				t.Fatalf("seed %d, step %d: %s", seed, step, stale)
+			}
 			if step%6 != 5 {
 				continue
 			}
@@ -95,9 +109,15 @@ func TestFollowingObjectsIsTheSameAsStartingAnew(t *testing.T) {
 			if diff := cmp.Diff(anew.Domains(), c.Domains()); diff != "" {
 				t.Fatalf("seed %d, step %d: domains differ (-anew +followed):\n%s", seed, step, diff)
 			}
+			if stale := c.Stale(); stale != "" {
+				t.Fatalf("seed %d, step %d, planned: %s", seed, step, stale)
+			}
 			for _, d := range got {
-				if d.Plan != nil {
+				switch {
+				case d.Plan != nil:
 					planned++
+				case d.Refusal.Reason == placement.ReasonSelectorFails:
+					failed++
 				}
 			}
 		}
@@ -109,8 +129,8 @@ func TestFollowingObjectsIsTheSameAsStartingAnew(t *testing.T) {
 			t.Fatalf("seed %d: something stays when all objects are gone: %s", seed, diff)
 		}
 	}
-	if planned < 100 {
-		t.Errorf("only %d plans were compared", planned)
+	if planned < 100 || failed < 20 {
+		t.Errorf("only %d plans and %d errors of selectors were compared", planned, failed)
 	}
 }
 

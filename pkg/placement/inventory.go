@@ -190,6 +190,7 @@ func (c *Cluster) rebuild(p *pool) {
 		}
 	}
 	c.detach(p)
+	c.countEvaluable(p, -1)
 	before := p.current
 	p.current, p.devices, p.node, p.counters = nil, nil, "", false
 	for _, s := range p.all {
@@ -218,6 +219,7 @@ func (c *Cluster) rebuild(p *pool) {
 			p.devices = append(p.devices, d)
 		}
 	}
+	c.countEvaluable(p, 1)
 	p.gatherSharers()
 	for _, s := range before {
 		if !p.complete || !slices.Contains(p.current, s) {
@@ -232,6 +234,13 @@ func (c *Cluster) rebuild(p *pool) {
 	}
 	c.attach(p)
 	c.applyRules(p)
+}
+
+// countEvaluable counts the slices of a pool in or out.
+func (c *Cluster) countEvaluable(p *pool, sign int) {
+	if p.complete {
+		c.evaluable += sign * len(p.current)
+	}
 }
 
 // plannable reports whether devices of the pool can be in a plan: the selector of a gang's claims names

@@ -143,14 +143,14 @@ func (p *planner) planOn(ctx context.Context, g Gang, v *view) (*v1alpha1.GangPl
 			return p.orRoom(ctx, g, r, refusal, quota)
 		}
 	}
-	plan, refusal := p.search(ctx, r, quota)
+	plan, most, refusal := p.search(ctx, r, quota)
 	if refusal == nil {
 		return plan, nil, nil
 	}
 	if refusal != noPlace {
 		return nil, refusal, nil
 	}
-	refusal = p.refusal(r)
+	refusal = p.refusal(r, most)
 	if !common {
 		return nil, refusal, nil
 	}
@@ -170,9 +170,11 @@ func (p *planner) orRoom(ctx context.Context, g Gang, r *request, refusal *Refus
 // noPlace stands for a refusal that is still to be explained.
 var noPlace = &Refusal{}
 
-// search looks for a place in each scope and asks the allocator about it.
-func (p *planner) search(ctx context.Context, r *request, quota map[corev1.ResourceName]int64) (*v1alpha1.GangPlan, *Refusal) {
+// search looks for a place in each scope and asks the allocator about it. With noPlace it returns the most that has a
+// place in the last scope.
+func (p *planner) search(ctx context.Context, r *request, quota map[corev1.ResourceName]int64) (*v1alpha1.GangPlan, outcome, *Refusal) {
 	var disagreement error
+	var most outcome
 	for _, s := range r.scopes() {
 		if r.scattered(s) {
 			continue
@@ -183,12 +185,13 @@ func (p *planner) search(ctx context.Context, r *request, quota map[corev1.Resou
 			a.avoid = avoid
 			found := a.place()
 			if found.members < r.members {
+				most = found
 				break
 			}
 			plan := a.plan(found)
 			spec := ClaimSpec(r.claim, plan)
 			if err := checkSelector(plan, spec); err != nil {
-				return nil, &Refusal{Reason: ReasonNotSupported, Message: fmt.Sprintf(
+				return nil, most, &Refusal{Reason: ReasonNotSupported, Message: fmt.Sprintf(
 					"the gang is too large for one selector of its devices, which %v: split it", err)}
 			}
 			asked := p.questions(r.view, plan, spec)
@@ -196,11 +199,11 @@ func (p *planner) search(ctx context.Context, r *request, quota map[corev1.Resou
 			name, err := asked.ask(ctx)
 			p.mutex.Lock()
 			if !p.holds(r, found) {
-				return nil, nil
+				return nil, most, nil
 			}
 			if err == nil {
 				p.commit(r, found, quota)
-				return plan, nil
+				return plan, most, nil
 			}
 			disagreement = err
 			if p.nodes[name] == nil || ctx.Err() != nil {
@@ -211,11 +214,11 @@ func (p *planner) search(ctx context.Context, r *request, quota map[corev1.Resou
 	}
 	switch {
 	case ctx.Err() != nil:
-		return nil, interrupted(ctx)
+		return nil, most, interrupted(ctx)
 	case disagreement != nil:
-		return nil, &Refusal{Reason: ReasonOracleDisagrees, Message: disagreement.Error()}
+		return nil, most, &Refusal{Reason: ReasonOracleDisagrees, Message: disagreement.Error()}
 	default:
-		return nil, noPlace
+		return nil, most, noPlace
 	}
 }
 

@@ -11,14 +11,13 @@ import (
 )
 
 // refusal says why a gang has no place, and keeps the next best one for it: the devices that would
-// serve it once the fewest that are busy are given back.
-func (p *planner) refusal(r *request) *Refusal {
+// serve it once the fewest that are busy are given back. found is the most that has a place in the last scope.
+func (p *planner) refusal(r *request, found outcome) *Refusal {
 	all := slices.DeleteFunc(r.scopes(), r.scattered)
 	if len(all) == 0 {
 		return &Refusal{Reason: ReasonNoFeasibleDomain, Message: needsText(r) + "; the members that have their place are not in one " + string(r.scopes()[0].gang)}
 	}
 	s := all[len(all)-1]
-	found := p.attempt(r, s).place()
 	next := p.attempt(r, s)
 	next.evict = true
 	best := next.place()

@@ -31,6 +31,8 @@ const (
 	// minViews and maxViews are how many combinations of class and selectors keep their results: at
 	// least, and at most when that many gangs wait.
 	minViews, maxViews = 64, 1024
+	// recentMatches is how many matches of a view are looked at for equal ones: slices of a cluster are of a few kinds.
+	recentMatches = 8
 )
 
 // viewKey names a class and selectors by their text.
@@ -46,7 +48,10 @@ type view struct {
 	// itself.
 	base    *view
 	matches map[*slice]*matches
-	cost    uint64 // of all matches
+	// recent are the last matches that differ: most slices have the same, which are kept once.
+	recent   []*matches
+	cost     uint64 // of all matches
+	failures int    // how many matches have an error
 	// ids counts the attribute id among the devices of the class, repeated those that are there twice.
 	// Only the view of a class has them.
 	ids      map[string]int
@@ -197,8 +202,11 @@ func compile(cache *cel.Cache, s resourceapi.DeviceSelector, field string) *sele
 
 // missing lists the slices of complete pools on which the view was not evaluated.
 func (c *Cluster) missing(v *view) []*slice {
-	if v.tooExpensive() != "" {
-		return nil // Nobody will ask.
+	switch {
+	case v.tooExpensive() != "": // Nobody will ask.
+		return nil
+	case len(v.matches) == c.evaluable:
+		return nil
 	}
 	var list []*slice
 	for _, p := range c.pools {
@@ -228,6 +236,9 @@ func (v *view) tooExpensive() string {
 
 // failure is the first error on a device: kube-scheduler would abort a pod that runs into it.
 func (c *Cluster) failure(v *view) *selectorError {
+	if v.failures == 0 {
+		return nil
+	}
 	var first *selectorError
 	for _, m := range v.matches {
 		if m.err != nil && (first == nil || m.err.device.before(*first.device)) {
@@ -319,8 +330,11 @@ func (v *view) prefix() string {
 }
 
 func (v *view) add(s *slice, m *matches) {
-	v.matches[s] = m
+	v.matches[s] = v.once(m)
 	v.cost += m.cost
+	if m.err != nil {
+		v.failures++
+	}
 	if v.base != nil {
 		return
 	}
@@ -335,6 +349,25 @@ func (v *view) add(s *slice, m *matches) {
 			}
 		}
 	}
+}
+
+// once returns matches that are equal and kept already, if there are any.
+func (v *view) once(m *matches) *matches {
+	if m.err != nil { // It names a device.
+		return m
+	}
+	if at := slices.IndexFunc(v.recent, m.same); at >= 0 {
+		return v.recent[at]
+	}
+	if len(v.recent) == recentMatches {
+		v.recent = slices.Delete(v.recent, 0, 1)
+	}
+	v.recent = append(v.recent, m)
+	return m
+}
+
+func (m *matches) same(o *matches) bool {
+	return m.cost == o.cost && slices.Equal(m.class, o.class) && slices.Equal(m.all, o.all)
 }
 
 // evaluate tells whether all selectors select the device, and what it cost to find out.
@@ -375,6 +408,9 @@ func (c *Cluster) dropMatches(s *slice) {
 		}
 		delete(v.matches, s)
 		v.cost -= m.cost
+		if m.err != nil {
+			v.failures--
+		}
 		if v.base != nil {
 			continue
 		}
