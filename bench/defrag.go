@@ -84,7 +84,7 @@ type defragCluster struct {
 	pods map[*resourceapi.ResourceClaim]*corev1.Pod
 }
 
-// movable puts a pod on a device that a ReplicaSet would make anew.
+// movable puts a pod on a device that has opted in to be moved and that a ReplicaSet would make anew.
 func (c *defragCluster) movable(node, device string, priority int32) {
 	claim := c.claim(node, device)
 	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
@@ -92,12 +92,26 @@ func (c *defragCluster) movable(node, device string, priority int32) {
 	}}}
 	pod := plannerPod(claim.Namespace, claim.Name, node)
 	pod.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+	pod.Labels = map[string]string{v1alpha1.MovableLabel: "true"}
 	pod.Spec.Priority = &priority
 	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "service", UID: types.UID("service-" + node), Controller: new(true)}}
 	c.SetClaim(claim)
 	c.SetPod(pod)
 	c.singles = append(c.singles, claim)
 	c.pods[claim] = pod
+}
+
+// change ends a pod that may be moved and starts another like it on the same GPU.
+func (c *defragCluster) change(random *rand.Rand) {
+	at := random.IntN(len(c.singles))
+	old := c.singles[at]
+	pod := c.pods[old]
+	c.DeleteClaim(types.NamespacedName{Namespace: old.Namespace, Name: old.Name})
+	c.DeletePod(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+	delete(c.pods, old)
+	c.singles = slices.Delete(c.singles, at, at+1)
+	was := old.Status.Allocation.Devices.Results[0]
+	c.movable(was.Pool, was.Device, *pod.Spec.Priority)
 }
 
 // newDefragCluster has as many nodes, and 8 × 8, 8 × 4 or 1 × 8 GPUs are free only once 16, 8 or 2 pods have moved:
@@ -139,6 +153,7 @@ func measureDefrag(ctx context.Context, _ *Lab, samples Samples) error {
 	for _, gang := range defragGangs {
 		request := defragGang(gang.name, gang.members, gang.perMember, gang.scope)
 		for i := range plannerWarmUp + plannerRounds {
+			cluster.change(random)
 			start := time.Now()
 			decision := cluster.PlanWithRoom(ctx, []placement.Gang{request}, maker)[0]
 			took := time.Since(start)
@@ -154,15 +169,12 @@ func measureDefrag(ctx context.Context, _ *Lab, samples Samples) error {
 }
 
 func measureConsolidation(ctx context.Context, _ *Lab, samples Samples) error {
-	cluster := newDefragCluster(defragNodes, rand.New(rand.NewPCG(1, 2)))
-	for _, pod := range cluster.pods {
-		pod := pod.DeepCopy()
-		pod.Labels = map[string]string{v1alpha1.MovableLabel: "true"}
-		cluster.SetPod(pod)
-	}
+	random := rand.New(rand.NewPCG(1, 2))
+	cluster := newDefragCluster(defragNodes, random)
 	maker := defrag.NewMaker(defrag.DefaultLimits(), clock.RealClock{})
 	asked := cluster.asked()
 	for i := range plannerWarmUp + plannerRounds {
+		cluster.change(random)
 		start := time.Now()
 		mix := asked.Mix(cluster.Products())
 		found := maker.Consolidate(ctx, cluster.Cluster, defrag.DefaultConsolidationMoves, mix)

@@ -107,7 +107,7 @@ type GangClaimSpec struct {
 	Config []resourceapi.DeviceClaimConfiguration `json:"config,omitempty"`
 
 	// PriorityClassName orders this gang among those that wait: a higher priority is planned first.
-	// It must exist. Without it the gang has the lowest priority of its pods.
+	// Without it, or if there is no such class, which the gang says while it waits, it has the lowest priority of its pods.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="priorityClassName must be the name of a PriorityClass: lower-case letters, digits, - and ., as kubectl get priorityclasses lists them"
@@ -228,7 +228,7 @@ type GangClaimStatus struct {
 	Ready string `json:"ready,omitempty"`
 
 	// Domains are the places of the plan, comma-separated: NVSwitch domains, and nodes where devices
-	// have none. "-" without a plan.
+	// have none. Of more than five only the first are named: plan.placements has all. "-" without a plan.
 	// +optional
 	Domains string `json:"domains,omitempty"`
 

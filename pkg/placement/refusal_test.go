@@ -145,6 +145,9 @@ func TestRefusals(t *testing.T) {
 			if d.Refusal.Reason != test.reason || !strings.Contains(d.Refusal.Message, test.message) {
 				t.Errorf("%s: %s\nwant %s: %s", d.Refusal.Reason, d.Refusal.Message, test.reason, test.message)
 			}
+			if advised, errs := strings.Contains(d.Refusal.Message, "optional access"), strings.Contains(test.message, "fails on device"); advised != errs {
+				t.Errorf("advises optional access: %t, for a selector that errs on a device: %t", advised, errs)
+			}
 		})
 	}
 }

@@ -96,8 +96,11 @@ func (p *planner) evaluated(ctx context.Context, claim *v1alpha1.GangClaim) (*vi
 	missing := p.missing(v)
 	p.mutex.Unlock()
 	fails := func(err *selectorError) *Refusal {
-		return &Refusal{Reason: ReasonSelectorFails, Message: fmt.Sprintf(
-			"%v: kube-scheduler would not schedule the pods. Read attributes that may be absent with optional access, as in .?name.orValue(\"\")", err)}
+		refusal := &Refusal{Reason: ReasonSelectorFails, Message: fmt.Sprintf("%v: kube-scheduler would not schedule the pods", err)}
+		if err.device != nil {
+			refusal.Message += ". Read attributes that may be absent with optional access, as in .?name.orValue(\"\")"
+		}
+		return refusal
 	}
 	for _, each := range []*view{v.ofClass(), v} {
 		if err := p.compile(each); err != nil {
