@@ -6,7 +6,6 @@ package cluster
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -91,7 +90,6 @@ func (c *Cluster) connect(ctx context.Context) error {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return err
 	}
-	crlog.SetLogger(klog.Background()) // or it complains, with a stack
 	// Reading the API's resources needs the API server; they are known here.
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(v1alpha1.GroupVersion.WithKind(v1alpha1.GangClaimKind), meta.RESTScopeNamespace)
@@ -179,10 +177,10 @@ func (c *Cluster) replaceSupervisors(ctx context.Context) error {
 	if _, err := c.Kubectl(ctx, "delete", "pods", "-n", Namespace, "-l", supervisorLabel); err != nil {
 		return err
 	}
-	return c.Until(ctx, rolloutTimeout, "the MPS supervisors to run", func(ctx context.Context) (bool, error) {
+	return c.untilPods(ctx, rolloutTimeout, "the MPS supervisors to run", func(ctx context.Context) (bool, []corev1.Pod, error) {
 		pods, err := c.Pods(ctx, Namespace, supervisorLabel)
 		if err != nil {
-			return false, err
+			return false, nil, err
 		}
 		running := 0
 		for i := range pods {
@@ -191,9 +189,9 @@ func (c *Cluster) replaceSupervisors(ctx context.Context) error {
 			}
 		}
 		if running == len(old) && len(pods) == len(old) {
-			return true, nil
+			return true, nil, nil
 		}
-		return false, errors.New(c.describe(ctx, pods))
+		return false, pods, nil
 	})
 }
 
@@ -202,48 +200,39 @@ const supervisorLabel = "app.kubernetes.io/component=mps-supervisor"
 
 // WaitController waits until the controller's newest version runs, and nothing else of it does.
 func (c *Cluster) WaitController(ctx context.Context, timeout time.Duration) error {
-	return c.Until(ctx, timeout, "the controller to run", func(ctx context.Context) (bool, error) {
+	return c.untilPods(ctx, timeout, "the controller to run", func(ctx context.Context) (bool, []corev1.Pod, error) {
 		d, err := c.Client.AppsV1().Deployments(Namespace).Get(ctx, controllerDeployment, metav1.GetOptions{})
 		if err != nil {
-			return false, err
+			return false, nil, err
 		}
 		pods, err := c.Pods(ctx, Namespace, ControllerLabel)
 		if err != nil {
-			return false, err
+			return false, nil, err
 		}
 		s, want := d.Status, *d.Spec.Replicas
 		if s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == want && s.AvailableReplicas == want && len(pods) == int(want) {
-			return true, nil
+			return true, nil, nil
 		}
-		return false, errors.New(c.describe(ctx, pods))
+		return false, pods, nil
 	})
-}
-
-// describe says in what state pods are, and what happened to them last.
-func (c *Cluster) describe(ctx context.Context, pods []corev1.Pod) string {
-	states := make([]string, 0, len(pods))
-	for i := range pods {
-		states = append(states, fmt.Sprintf("%s is %s (%s)", pods[i].Name, pods[i].Status.Phase, c.lastEvent(ctx, &pods[i])))
-	}
-	return strings.Join(states, "; ")
 }
 
 // WaitPlugins waits until the driver's newest version runs on every node, and nothing else of it does.
 func (c *Cluster) WaitPlugins(ctx context.Context, timeout time.Duration) error {
-	return c.Until(ctx, timeout, "the driver to run on every node", func(ctx context.Context) (bool, error) {
+	return c.untilPods(ctx, timeout, "the driver to run on every node", func(ctx context.Context) (bool, []corev1.Pod, error) {
 		ds, err := c.Client.AppsV1().DaemonSets(Namespace).Get(ctx, pluginDaemonSet, metav1.GetOptions{})
 		if err != nil {
-			return false, err
+			return false, nil, err
 		}
 		pods, err := c.Pods(ctx, Namespace, PluginLabel)
 		if err != nil {
-			return false, err
+			return false, nil, err
 		}
 		s, want := ds.Status, ds.Status.DesiredNumberScheduled
 		if s.ObservedGeneration >= ds.Generation && want > 0 && s.UpdatedNumberScheduled == want && s.NumberReady == want && len(pods) == int(want) {
-			return true, nil
+			return true, nil, nil
 		}
-		return false, errors.New(c.describe(ctx, pods))
+		return false, pods, nil
 	})
 }
 

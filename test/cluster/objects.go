@@ -6,6 +6,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,33 +102,43 @@ func (c *Cluster) Pod(ctx context.Context, namespace, name string) (*corev1.Pod,
 	return c.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
+// untilPods is Until for a condition of pods. When the time is up it tells of those that the condition returned last.
+func (c *Cluster) untilPods(ctx context.Context, timeout time.Duration, what string, condition func(context.Context) (bool, []corev1.Pod, error)) error {
+	var last []corev1.Pod
+	err := c.Until(ctx, timeout, what, func(ctx context.Context) (bool, error) {
+		done, pods, err := condition(ctx)
+		if err == nil {
+			last = pods
+		}
+		return done, err
+	})
+	if err == nil {
+		return nil
+	}
+	for i := range last {
+		// The API server has no cache for Events: they are not for each poll.
+		err = fmt.Errorf("%w; %s is %s (%s)", err, last[i].Name, last[i].Status.Phase, c.lastEvent(ctx, &last[i]))
+	}
+	return err
+}
+
 // WaitPodRunning waits until all of the pod's containers run, and says what held it up when they do not.
 func (c *Cluster) WaitPodRunning(ctx context.Context, namespace, name string, timeout time.Duration) error {
-	return c.Until(ctx, timeout, "pod "+name+" to run", func(ctx context.Context) (bool, error) {
+	return c.untilPods(ctx, timeout, "pod "+name+" to run", func(ctx context.Context) (bool, []corev1.Pod, error) {
 		pod, err := c.Pod(ctx, namespace, name)
 		if err != nil {
-			return false, err
+			return false, nil, err
 		}
-		if Running(pod) {
-			return true, nil
-		}
-		return false, fmt.Errorf("pod is %s: %s", pod.Status.Phase, c.lastEvent(ctx, pod))
+		return Running(pod), []corev1.Pod{*pod}, nil
 	})
 }
 
 // WaitRunning waits until at least one pod matches and all that match run.
 func (c *Cluster) WaitRunning(ctx context.Context, namespace, selector string, timeout time.Duration) error {
-	return c.Until(ctx, timeout, "pods "+selector+" to run", func(ctx context.Context) (bool, error) {
+	return c.untilPods(ctx, timeout, "pods "+selector+" to run", func(ctx context.Context) (bool, []corev1.Pod, error) {
 		pods, err := c.Pods(ctx, namespace, selector)
-		if err != nil || len(pods) == 0 {
-			return false, err
-		}
-		for i := range pods {
-			if !Running(&pods[i]) {
-				return false, fmt.Errorf("pod %s is %s: %s", pods[i].Name, pods[i].Status.Phase, c.lastEvent(ctx, &pods[i]))
-			}
-		}
-		return true, nil
+		waiting := slices.DeleteFunc(pods, func(p corev1.Pod) bool { return Running(&p) })
+		return len(pods) > 0 && len(waiting) == 0, waiting, err
 	})
 }
 
