@@ -101,13 +101,15 @@ func (a *account) got(rooms int, waiting bool, pool string) {
 	}
 }
 
-// withdraw takes a request back as if it had not been made, as far as nothing else is in the account.
+// withdraw takes a request back as if it had not been made.
 func (l *ledger) withdraw(k key, rooms int, waiting bool, now time.Time) {
-	if a := l.accounts[k]; a.open == rooms && a.most == float64(rooms) {
+	a := l.accounts[k]
+	if a.most -= float64(rooms); a.open == rooms && a.most <= 0 {
 		delete(l.accounts, k)
 		return
 	}
 	l.end(k, rooms, waiting, now)
+	a.most = max(a.most, float64(a.open))
 }
 
 // end notes that a request is gone. It still counts.

@@ -331,6 +331,20 @@ func TestOwnersAreFoundOut(t *testing.T) {
 	}
 }
 
+// So may that of several claims, which were never the pod's own.
+func TestOwnersAreFoundOutOfSeveralClaims(t *testing.T) {
+	u := newUser()
+	for _, name := range []string{"a", "b", "c"} {
+		u.SetClaim(u.claim(name, "several", request(4)))
+	}
+	u.wait(time.Hour)
+	u.SetPod(pod("several", "service"))
+	u.want(t, "asked for", map[string]float64{"4": 3})
+	if owners := u.Mix(nodes).Owners; owners != 1 {
+		t.Errorf("%v owners, want 1", owners)
+	}
+}
+
 func TestThoseWhoAreGoneAreForgottenNotWhatTheyAskedFor(t *testing.T) {
 	u := newUser()
 	const jobs = 10000
@@ -387,6 +401,10 @@ func TestTheOrderOfEventsDoesNotMatter(t *testing.T) {
 			}
 			objects = append(objects, object{func(t *demand.Tracker) { t.SetPod(p) }, func(t *demand.Tracker) { t.DeletePod(p) }})
 			objects = append(objects, object{func(t *demand.Tracker) { t.SetClaim(c) }, func(t *demand.Tracker) { t.DeleteClaim(c) }})
+			if r.IntN(3) == 0 {
+				second := u.claim(name+"-second", name, request(1<<r.IntN(4)))
+				objects = append(objects, object{func(t *demand.Tracker) { t.SetClaim(second) }, func(t *demand.Tracker) { t.DeleteClaim(second) }})
+			}
 		}
 		u.wait(time.Hour)
 		gone := len(objects) / 2
