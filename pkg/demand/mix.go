@@ -40,7 +40,7 @@ func (r Request) gpus() float64 { return r.Requests * float64(r.Size) }
 const prior = 4
 
 // History is the part, 0 to 1, that what was seen has in the weights. The rest is that gangs of 2, 4 and 8 are worth the
-// same. One owner's requests have at most a fifth.
+// same. One owner alone has at most a fifth; among others its requests have the part that they are of the demand.
 func (m Mix) History() float64 { return m.Owners / (m.Owners + prior) }
 
 // Share is what part of the demand one size is.
@@ -112,6 +112,7 @@ type Weights struct {
 // Weights weighs rooms in the cluster's domains: alike as far as nothing was seen, and for the rest by price, with the
 // room that there is now.
 func (m Mix) Weights(places []Place) Weights {
+	m.Requests = heldBy(places, m.Requests)
 	w := Weights{Sizes: m.sizes(), of: map[string][]int{}}
 	prices := map[string][]float64{}
 	sum := 0.0
@@ -147,6 +148,16 @@ func (m Mix) Weights(places []Place) Weights {
 		w.of[product] = weights
 	}
 	return w
+}
+
+// heldBy are the requests that some domain could hold, were it empty. The others take no room from them, however many GPUs
+// they are for.
+func heldBy(places []Place, requests []Request) []Request {
+	largest := 0
+	for _, p := range places {
+		largest = max(largest, p.Total)
+	}
+	return slices.DeleteFunc(slices.Clone(requests), func(r Request) bool { return r.Size > largest })
 }
 
 // rare is a part of the demand that does not count: no gang of that size keeps a domain from being made whole.

@@ -5,6 +5,7 @@ package demand_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -96,7 +97,8 @@ func TestSizesThatAreNotCommonAreCounted(t *testing.T) {
 	for size := 1; size <= 40; size++ {
 		requests[size] = 40.0 / float64(size)
 	}
-	if w := asked(requests).Weights(broken(3)); len(w.Sizes) != demand.MaxGroups {
+	large := []demand.Place{{Product: "H100", Free: 3, Total: 40}}
+	if w := asked(requests).Weights(large); len(w.Sizes) != demand.MaxGroups {
 		t.Errorf("%d sizes, want at most %d", len(w.Sizes), demand.MaxGroups)
 	}
 }
@@ -105,6 +107,16 @@ func TestSizesThatNoDomainHasRoomForAreWorthNothingMore(t *testing.T) {
 	got := weights(asked(map[int]float64{2: 5, 16: 100}).Weights(broken(3, 6)), "H100")
 	if got[16] > 1 || got[2] < got[8] {
 		t.Errorf("weights %v", got)
+	}
+}
+
+// What nobody can have would else be most of the demand.
+func TestRequestsThatNoDomainCouldHoldDoNotOutweighOthers(t *testing.T) {
+	want := weights(asked(map[int]float64{2: 5, 3: 20, 8: 20}).Weights(broken(3, 6)), "H100")
+	mix := asked(map[int]float64{2: 5, 3: 20, 8: 20})
+	mix.Requests = append(mix.Requests, demand.Request{Size: 256 * 32, Requests: 1})
+	if got := weights(mix.Weights(broken(3, 6)), "H100"); !maps.Equal(got, want) {
+		t.Errorf("weights %v, without a gang of 8192 GPUs in one domain %v", got, want)
 	}
 }
 

@@ -27,8 +27,8 @@ func wholeGPUs(class string) bool {
 	return class == v1alpha1.DriverName || strings.HasSuffix(class, classSuffix) && !slices.Contains(partClasses, class)
 }
 
-// sizeOf is how many whole GPUs a claim asks for, on one node; 0 where it asks for none, or it is not known. Of alternatives
-// the first counts, which is what was wanted.
+// sizeOf is how many whole GPUs a claim asks for, on one node; 0 where it asks for none, or for more than a claim can have, or
+// it is not known. Of alternatives the first counts, which is what was wanted.
 func sizeOf(claim *resourceapi.ResourceClaim) int {
 	size := int64(0)
 	for _, r := range claim.Spec.Devices.Requests {
@@ -41,8 +41,11 @@ func sizeOf(claim *resourceapi.ResourceClaim) int {
 			class, mode, count = first.DeviceClassName, first.AllocationMode, first.Count
 		}
 		if wholeGPUs(class) && mode != resourceapi.DeviceAllocationModeAll {
-			size += max(count, 1)
+			size += min(max(count, 1), resourceapi.AllocationResultsMaxSize+1) // there are 32 requests at most
 		}
+	}
+	if size > resourceapi.AllocationResultsMaxSize {
+		return 0
 	}
 	if size > 0 {
 		return int(size)

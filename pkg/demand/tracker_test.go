@@ -148,6 +148,8 @@ func TestWhatAClaimAsksFor(t *testing.T) {
 		"before GPUs are got":                          {[]resourceapi.DeviceRequest{class("ours")}, []string{"a", "b", "c", "d"}, map[string]float64{"H1004": 1}},
 		"partitions are not":                           {[]resourceapi.DeviceRequest{class("ours")}, []string{"gpu-0-mig-19-0"}, map[string]float64{}},
 		"all devices of a node are as many as are got": {[]resourceapi.DeviceRequest{all}, []string{"a", "b", "c"}, map[string]float64{"H1003": 1}},
+		"more than a claim can have is none":           {[]resourceapi.DeviceRequest{request(resourceapi.AllocationResultsMaxSize), request(1)}, nil, map[string]float64{}},
+		"nor is more than can be counted":              {[]resourceapi.DeviceRequest{request(math.MaxInt64), request(math.MaxInt64), request(4)}, nil, map[string]float64{}},
 		"who watches takes none":                       {[]resourceapi.DeviceRequest{with(func(r *resourceapi.ExactDeviceRequest) { r.AdminAccess = ptr.To(true) })}, nil, map[string]float64{}},
 	} {
 		t.Run(rule, func(t *testing.T) {
