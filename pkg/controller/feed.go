@@ -98,7 +98,8 @@ func (f *feed) Synced() bool {
 	return true
 }
 
-// follow calls set (old is nil for an object that is new here) and remove with objects of type *T.
+// follow calls set (old is nil for an object that is new here) and remove with objects of type *T. An informer whose watch
+// was down tells of an object that was deleted and made anew meanwhile as if it had changed: here it is gone first.
 func follow[T any, P interface {
 	*T
 	client.Object
@@ -106,9 +107,15 @@ func follow[T any, P interface {
 ) error {
 	return add(P(new(T)), func(old, object any) {
 		before, _ := old.(P)
-		if now, ok := object.(P); ok {
-			set(before, now)
+		now, ok := object.(P)
+		if !ok {
+			return
 		}
+		if before != nil && before.GetUID() != now.GetUID() {
+			remove(before)
+			before = nil
+		}
+		set(before, now)
 	}, func(object any) {
 		if last, ok := object.(P); ok {
 			remove(last)
@@ -221,7 +228,7 @@ func (f *feed) deleteGang(gang *v1alpha1.GangClaim) {
 
 // podChanged says that the pod takes another amount of a node, or may be decided on now.
 func podChanged(old, pod *corev1.Pod) bool {
-	return old.UID != pod.UID || old.Spec.NodeName != pod.Spec.NodeName || old.Status.Phase != pod.Status.Phase ||
+	return old.Spec.NodeName != pod.Spec.NodeName || old.Status.Phase != pod.Status.Phase ||
 		(old.DeletionTimestamp == nil) != (pod.DeletionTimestamp == nil) ||
 		len(old.Status.ResourceClaimStatuses) != len(pod.Status.ResourceClaimStatuses) ||
 		unschedulable(old) != unschedulable(pod)
@@ -238,7 +245,7 @@ func unschedulable(pod *corev1.Pod) bool {
 
 // nodeChanged says that pods may fit the node where they did not, or the other way round.
 func nodeChanged(old, node *corev1.Node) bool {
-	return old.UID != node.UID || nodeReady(old) != nodeReady(node) ||
+	return nodeReady(old) != nodeReady(node) ||
 		!equality.Semantic.DeepEqual(old.Labels, node.Labels) ||
 		!equality.Semantic.DeepEqual(old.Spec, node.Spec) ||
 		!equality.Semantic.DeepEqual(old.Status.Allocatable, node.Status.Allocatable)
