@@ -139,6 +139,29 @@ func TestNewSelectorsAreEvaluatedBitByBit(t *testing.T) {
 	}
 }
 
+// A selector may take long to compile, and next to nothing to evaluate.
+func TestSelectorsAreCompiledBitByBit(t *testing.T) {
+	c := readyCluster("a")
+	var gangs []Gang
+	for i := range 40 {
+		long := strings.Repeat("x", resourceapi.CELSelectorExpressionMaxLength-20)
+		gangs = append(gangs, asking(fmt.Sprintf("g%02d", i), 1, fmt.Sprintf("%q != '%d'", long, i)))
+	}
+	left := len(gangs)
+	for call := 0; left > 0; call++ {
+		waiting := 0
+		for _, d := range c.Plan(context.Background(), gangs) {
+			if d.Refusal != nil && d.Refusal.Reason == ReasonInterrupted {
+				waiting++
+			}
+		}
+		if waiting == left || call == 0 && waiting == 0 {
+			t.Fatalf("call %d: %d gangs wait until their selectors are compiled, %d did before", call, waiting, left)
+		}
+		left = waiting
+	}
+}
+
 // watchedContext is asked for an error between evaluations.
 type watchedContext struct {
 	context.Context

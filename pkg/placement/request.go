@@ -103,7 +103,7 @@ func (p *planner) evaluated(ctx context.Context, claim *v1alpha1.GangClaim) (*vi
 		return refusal
 	}
 	for _, each := range []*view{v.ofClass(), v} {
-		if err := p.compile(each); err != nil {
+		if err := p.compile(each, &p.cost); err != nil {
 			return nil, fails(err)
 		}
 	}

@@ -57,6 +57,7 @@ type rivalry struct {
 	devices    []*device
 	candidates []candidate     // by namespace and name
 	known      map[string]bool // whether a device matches, by class and selectors
+	classes    map[string]bool // whose selectors were compiled
 	left       uint64          // cost
 }
 
@@ -76,7 +77,7 @@ type want struct {
 func (c *Cluster) rivalry(devices []DeviceID, except types.UID) *rivalry {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	look := &rivalry{cel: c.cel, known: map[string]bool{}, left: rivalsCost}
+	look := &rivalry{cel: c.cel, known: map[string]bool{}, classes: map[string]bool{}, left: rivalsCost}
 	var freed time.Time // when the last of the devices became free
 	for _, id := range devices {
 		if d := c.devices[id]; d != nil {
@@ -181,8 +182,20 @@ func (r *rivalry) matchesAny(ctx context.Context, w want) bool {
 	if matches, ok := r.known[key]; ok {
 		return matches
 	}
+	r.left -= min(r.costToCompile(w), r.left)
 	r.known[key] = r.evaluate(ctx, slices.Concat(w.class.Spec.Selectors, w.selectors))
 	return r.known[key]
+}
+
+// costToCompile is that of what evaluate is asked next: an expression that is new is expensive, however little it costs to
+// evaluate.
+func (r *rivalry) costToCompile(w want) uint64 {
+	cost := costToCompile(w.selectors)
+	if !r.classes[w.class.Name] {
+		cost += costToCompile(w.class.Spec.Selectors)
+		r.classes[w.class.Name] = true
+	}
+	return cost
 }
 
 func (r *rivalry) evaluate(ctx context.Context, selectors []resourceapi.DeviceSelector) bool {

@@ -6,6 +6,7 @@ package placement_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -278,5 +279,25 @@ func TestOnceSelectorsOfRivalsHaveCostTooMuchNoneIsEvaluated(t *testing.T) {
 	}
 	if evaluations[1] == 0 || evaluations[20] != evaluations[1] {
 		t.Errorf("%d evaluations for one pod whose selector costs more than all may together, %d for 20 of them", evaluations[1], evaluations[20])
+	}
+}
+
+func TestSelectorsOfRivalsThatAreExpensiveToCompileAreNotAll(t *testing.T) {
+	c := clusterOf(t, readyNode("n"), hgx("n"))
+	const pods = 40
+	for i := range pods {
+		claim := single(fmt.Sprintf("claim-%02d", i), "n", 0)
+		claim.Status = resourceapi.ResourceClaimStatus{}
+		// They select no device, and cost nothing to evaluate.
+		long := strings.Repeat("x", resourceapi.CELSelectorExpressionMaxLength-20)
+		claim.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{cel(fmt.Sprintf("%q == '%d'", long, i))}
+		pod := podOf(fmt.Sprintf("p-%02d", i), "")
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: &claim.Name}}
+		set(t, c, claim)
+		set(t, c, pod)
+	}
+	got := c.Rivals([]placement.DeviceID{{Driver: driver, Pool: "n", Device: "gpu-0"}}, "uid-g")
+	if len(got) == pods || len(got) < pods-2 {
+		t.Errorf("%d rivals, want all %d but for the one or two whose selectors can be compiled at that cost", len(got), pods)
 	}
 }

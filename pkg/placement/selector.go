@@ -37,6 +37,17 @@ func compile(cache *cel.Cache, s resourceapi.DeviceSelector, field string) *sele
 	return nil
 }
 
+// costToCompile is what it costs to compile selectors that are new.
+func costToCompile(selectors []resourceapi.DeviceSelector) uint64 {
+	var cost uint64
+	for _, s := range selectors {
+		if s.CEL != nil {
+			cost += compilationCost * uint64(len(s.CEL.Expression))
+		}
+	}
+	return cost
+}
+
 // evaluate tells whether all selectors select the device, and what it cost to find out.
 func evaluate(ctx context.Context, cache *cel.Cache, selectors []resourceapi.DeviceSelector, d *device, prefix string) (bool, uint64, *selectorError) {
 	var cost uint64

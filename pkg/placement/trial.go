@@ -110,7 +110,7 @@ func (r *Room) evaluate(ctx context.Context, v Resident) *Obstacle {
 		missing := p.missing(selected)
 		p.mutex.Unlock()
 		for _, each := range []*view{selected.ofClass(), selected} {
-			if err := p.compile(each); err != nil {
+			if err := p.compile(each, &p.cost); err != nil {
 				return &Obstacle{Victim: &v, Why: err.Error()}
 			}
 		}

@@ -24,6 +24,8 @@ const (
 	viewCost = 10_000_000
 	// evaluationCost is what an evaluation costs beside the expression: the device is put into maps.
 	evaluationCost = 50
+	// compilationCost is what a byte of an expression costs that is new, before it is evaluated.
+	compilationCost = 100
 	// planCost is what one call of Plan may spend on selectors that are new.
 	planCost = 20_000_000
 	// minViews and maxViews are how many combinations of class and selectors keep their results: at
@@ -141,15 +143,16 @@ func (c *Cluster) shrinkViews() {
 	}
 }
 
-// compile compiles the selectors of a view, once. It must not be called with the lock held: a selector
-// may take milliseconds.
-func (c *Cluster) compile(v *view) *selectorError {
+// compile compiles the selectors of a view, once, unless the cost that is left is used up. It must not be called with the
+// lock held: a selector may take a fifth of a second.
+func (c *Cluster) compile(v *view, left *uint64) *selectorError {
 	c.mutex.Lock()
 	done, invalid := v.compiled, v.invalid
 	c.mutex.Unlock()
-	if done {
+	if done || *left == 0 {
 		return invalid
 	}
+	*left -= min(costToCompile(v.selectors), *left)
 	for i, s := range v.selectors {
 		field := v.field(i)
 		if invalid = compile(c.cel, s, field); invalid == nil && v.base != nil {
