@@ -28,7 +28,7 @@ func newTopology(c connection) *cobra.Command {
 With the name of a node also how its GPUs are connected, as nvidia-smi topo -m shows it. What is known is what the
 node plugin publishes in ResourceSlices; nothing runs on the node.
 
-  □ free   ■ in use   ▣ reserved for a gang   ✕ tainted, and so not for new claims`,
+  □ free   ■ in use   ▣ reserved for a gang   ◫ for shares, none taken yet   ✕ tainted, and so not for new claims`,
 		Example: `  kubectl switchyard topology
   kubectl switchyard topology node-b
   kubectl switchyard topology node-b -o json`,

@@ -101,6 +101,16 @@ func TestTopologyOfALostGPU(t *testing.T) {
 	c.golden(t, "topology-lost.json", "topology", "-o", "json")
 }
 
+func TestHelpOfTopologyHasEachSymbol(t *testing.T) {
+	t.Setenv("NO_COLOR", "1")
+	help := newTopology(newKubeconfig()).Long
+	for _, state := range []string{stateFree, stateInUse, stateReserved, stateShared, stateTainted} {
+		if symbol := (&gpuView{State: state}).symbol(); !strings.Contains(help, symbol+" ") {
+			t.Errorf("the help does not say what %s is (%s):\n%s", symbol, state, help)
+		}
+	}
+}
+
 func TestTopologyIsPlainTextInAFile(t *testing.T) {
 	out, _, err := journey(t).run(t, "topology", "node-b", "-o", "wide")
 	if err != nil || strings.Contains(out, "\x1b") {
