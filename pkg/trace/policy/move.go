@@ -93,14 +93,18 @@ func (p *switchyard) departuresOf(node int) []departure {
 		return leaving.options
 	}
 	leaving.version, leaving.options = n.Version+1, leaving.options[:0]
-	seen := map[cluster.State]bool{}
+	type leave struct {
+		request *cluster.Request
+		after   cluster.State
+	}
+	seen := map[leave]bool{}
 	for _, run := range n.Tasks {
 		after := n.Before(run)
-		canonical := p.cluster.Canonical(after)
-		if seen[canonical] {
+		same := leave{run.Request, p.cluster.Canonical(after)}
+		if seen[same] {
 			continue
 		}
-		seen[canonical] = true
+		seen[same] = true
 		d := departure{task: run.ID, request: run.Request, gain: p.nodes[node].idle - p.estimator.Idle(after)}
 		d.gain += p.pressureOf(n, run.Request)
 		rooms := p.reserve.Rooms(&after)

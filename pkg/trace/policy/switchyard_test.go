@@ -52,6 +52,28 @@ func TestMovesMakeGPUsWhole(t *testing.T) {
 	}
 }
 
+// Two tasks that leave the same behind may not suit the same nodes.
+func TestATaskIsMovedThatSuitsTheOtherModel(t *testing.T) {
+	nodes := []trace.Node{
+		{CPU: 96000, Memory: 1000, GPUs: 1, Model: "G2"},
+		{CPU: 96000, Memory: 1000, GPUs: 2, Model: "T4"},
+	}
+	e := setup(t, nodes, []trace.Task{{Kind: gpus(1)}})
+	half := func(model string) *cluster.Request {
+		kind := share(500)
+		kind.Spec = model
+		return e.Catalog.Request(kind)
+	}
+	e.Cluster.Place(0, half("G2"), cluster.Placement{Node: 0, GPUs: 1})
+	e.Cluster.Place(1, half("T4"), cluster.Placement{Node: 1, GPUs: 1})
+	e.Cluster.Place(2, half(""), cluster.Placement{Node: 1, GPUs: 2})
+	p := newSwitchyard(e)
+	p.weights.MoveBelow = 1
+	if move, ok := p.Move(1); !ok || move.Task != 2 || move.To.Node != 0 {
+		t.Errorf("got %+v, %t, want the task moved that suits any model", move, ok)
+	}
+}
+
 func TestNoMoveWhileMuchIsIdle(t *testing.T) {
 	p, _ := halves(t, 4)
 	p.weights.MoveBelow = 0.1
