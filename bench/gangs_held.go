@@ -148,7 +148,7 @@ func (c *gangCluster) observeHeld(ctx context.Context, create func(namespace, ga
 		}
 	}
 	var observed []heldAt
-	for start := time.Now(); time.Since(start) < heldWindow; {
+	for start := time.Now(); len(observed) == 0 || observed[len(observed)-1].since < heldWindow; {
 		members, err := c.membersWithDevices(ctx, namespace)
 		if err != nil {
 			return nil, err
@@ -194,7 +194,8 @@ type held struct {
 	started    int
 }
 
-// heldBy adds up what was held from an instant on. What is observed lasts until it is observed anew.
+// heldBy adds up what was held from an instant on, to the end of the window: on a busy machine the last look comes later.
+// What is observed lasts until it is observed anew.
 func heldBy(observed []heldAt, from time.Duration) held {
 	var sum held
 	for _, gang := range heldGangs {
@@ -203,7 +204,7 @@ func heldBy(observed []heldAt, from time.Duration) held {
 		for i, at := range observed {
 			started = started || at.members[gang.name] >= gang.members
 			if i+1 < len(observed) {
-				begin, end := max(at.since, from), max(observed[i+1].since, from)
+				begin, end := min(max(at.since, from), heldWindow), min(max(observed[i+1].since, from), heldWindow)
 				seconds += (end - begin).Seconds() * float64(at.members[gang.name]*gpusPerDomain)
 			}
 		}

@@ -27,6 +27,10 @@ func TestHeldBy(t *testing.T) {
 			observed: []heldAt{at(0, map[string]int{"fits": 5, "fits-too": 1}), at(1, map[string]int{"fits": 6, "fits-too": 1}), at(2, nil)},
 			want:     held{gpuSeconds: 2 * 1 * gpusPerDomain, started: 1},
 		},
+		"nothing counts after the window": {
+			observed: []heldAt{at(10, map[string]int{"never": 1}), at(14, map[string]int{"never": 8}), at(16, nil)},
+			want:     held{gpuSeconds: 2 * gpusPerDomain},
+		},
 		"past a deadline only the time after it counts": {
 			observed: []heldAt{at(0, map[string]int{"never": 1}), at(4, map[string]int{"never": 2}), at(8, nil)},
 			from:     3 * time.Second,
