@@ -83,6 +83,16 @@ func podOf(claim *resourceapi.ResourceClaim) types.UID {
 	return ""
 }
 
+// plansGPUs says that a gang has a plan of whole GPUs.
+func plansGPUs(gang *v1alpha1.GangClaim) bool {
+	plan := gang.Status.Plan
+	if plan == nil || len(plan.Placements) == 0 || len(plan.Placements[0].Devices) == 0 {
+		return false
+	}
+	_, partition := device.ParsePartitionName(plan.Placements[0].Devices[0].Name)
+	return !partition
+}
+
 // roomsOf is how many rooms a gang needs, of how many GPUs each: one for all where all devices share a domain or a node,
 // else one for each member.
 func roomsOf(gang *v1alpha1.GangClaim) (rooms, size int) {

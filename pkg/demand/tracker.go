@@ -157,7 +157,7 @@ func (t *Tracker) DeleteClaim(claim *resourceapi.ResourceClaim) {
 // SetGang notes what a gang asks for.
 func (t *Tracker) SetGang(gang *v1alpha1.GangClaim) {
 	rooms, size := roomsOf(gang)
-	if !wholeGPUs(gang.Spec.DeviceClassName) || rooms < 1 || size < 1 {
+	if rooms < 1 || size < 1 {
 		return
 	}
 	status := &gang.Status
@@ -173,6 +173,9 @@ func (t *Tracker) SetGang(gang *v1alpha1.GangClaim) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if _, known := t.requests[gang.UID]; !known && !wholeGPUs(gang.Spec.DeviceClassName) && !plansGPUs(gang) {
+		return
+	}
 	if r.pool == "" {
 		r.pool = cmp.Or(t.requests[gang.UID].pool, t.pools[gang.UID])
 	}

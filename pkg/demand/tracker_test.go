@@ -165,6 +165,11 @@ func TestWhatAClaimAsksFor(t *testing.T) {
 	}
 }
 
+// planOf is a plan that begins with a device on node-b.
+func planOf(name string) *v1alpha1.GangPlan {
+	return &v1alpha1.GangPlan{Placements: []v1alpha1.GangPlacement{{Pool: "node-b", Devices: []v1alpha1.GangDevice{{Name: name}}}}}
+}
+
 func TestWhatAGangAsksFor(t *testing.T) {
 	for rule, tc := range map[string]struct {
 		change func(*v1alpha1.GangClaim)
@@ -177,8 +182,11 @@ func TestWhatAGangAsksFor(t *testing.T) {
 		"its plan says of which product": {func(g *v1alpha1.GangClaim) {
 			g.Status.Plan = &v1alpha1.GangPlan{Placements: []v1alpha1.GangPlacement{{Pool: "node-b"}}}
 		}, map[string]float64{"A1004": 3}},
-		"no more than 32 of one owner":        {func(g *v1alpha1.GangClaim) { g.Spec.Members = 200 }, map[string]float64{"4": 32}},
-		"one that asks for nothing is no one": {func(g *v1alpha1.GangClaim) { g.Spec.Members = 0 }, map[string]float64{}},
+		"another class is not known to be of GPUs": {func(g *v1alpha1.GangClaim) { g.Spec.DeviceClassName = "ours" }, map[string]float64{}},
+		"before GPUs are planned":                  {func(g *v1alpha1.GangClaim) { g.Spec.DeviceClassName, g.Status.Plan = "ours", planOf("gpu-0") }, map[string]float64{"A1004": 3}},
+		"partitions are not":                       {func(g *v1alpha1.GangClaim) { g.Spec.DeviceClassName, g.Status.Plan = "ours", planOf("gpu-0-mig-19-0") }, map[string]float64{}},
+		"no more than 32 of one owner":             {func(g *v1alpha1.GangClaim) { g.Spec.Members = 200 }, map[string]float64{"4": 32}},
+		"one that asks for nothing is no one":      {func(g *v1alpha1.GangClaim) { g.Spec.Members = 0 }, map[string]float64{}},
 	} {
 		t.Run(rule, func(t *testing.T) {
 			u := newUser()
