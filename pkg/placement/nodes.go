@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -53,6 +54,8 @@ type pod struct {
 	object   *corev1.Pod
 	node     string // empty when it takes nothing
 	requests amounts
+	// extended are the resources that a pod without a node requests of which a DeviceClass may be behind (KEP-5004).
+	extended []corev1.ResourceName
 }
 
 // SetNode adds or replaces a Node.
@@ -115,6 +118,11 @@ func (c *Cluster) SetPod(object *corev1.Pod) {
 	case Ended(object):
 	case object.Spec.NodeName == "":
 		c.unbound[key] = p
+		for name := range podRequests(object) {
+			if strings.Contains(string(name), "/") {
+				p.extended = append(p.extended, name)
+			}
+		}
 	default:
 		p.node, p.requests = object.Spec.NodeName, podRequests(object)
 		n := c.node(p.node)

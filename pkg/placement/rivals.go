@@ -91,7 +91,7 @@ func (c *Cluster) rivalry(devices []DeviceID, except types.UID) *rivalry {
 		if len(p.object.Spec.SchedulingGates) > 0 || p.object.DeletionTimestamp != nil {
 			continue
 		}
-		if wants := c.wants(p.object, except); len(wants) > 0 {
+		if wants := c.wants(p, except); len(wants) > 0 {
 			look.candidates = append(look.candidates, candidate{
 				PodWithDevices{Pod: key, UID: p.object.UID, Created: p.object.CreationTimestamp.Time, Decided: c.decided(p.object, freed)}, wants,
 			})
@@ -121,20 +121,20 @@ func (c *Cluster) decided(pod *corev1.Pod, freed time.Time) time.Time {
 
 // wants lists what the extended resources and the claims of a pod could match. The claims count once all of them are
 // there.
-func (c *Cluster) wants(pod *corev1.Pod, except types.UID) []want {
+func (c *Cluster) wants(p *pod, except types.UID) []want {
 	var wants []want
-	for name := range podRequests(pod) {
+	for _, name := range p.extended {
 		if class := c.classOfResource(name); class != nil {
 			wants = append(wants, want{class: class})
 		}
 	}
 	var ofClaims []want
-	for _, ref := range pod.Spec.ResourceClaims {
-		name, needed := claimName(pod, ref)
+	for _, ref := range p.object.Spec.ResourceClaims {
+		name, needed := claimName(p.object, ref)
 		if !needed {
 			continue
 		}
-		held := c.claims[types.NamespacedName{Namespace: pod.Namespace, Name: name}]
+		held := c.claims[types.NamespacedName{Namespace: p.object.Namespace, Name: name}]
 		if held == nil {
 			return wants
 		}

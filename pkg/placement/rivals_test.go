@@ -301,3 +301,24 @@ func TestSelectorsOfRivalsThatAreExpensiveToCompileAreNotAll(t *testing.T) {
 		t.Errorf("%d rivals, want all %d but for the one or two whose selectors can be compiled at that cost", len(got), pods)
 	}
 }
+
+// It is called for each gang that quiesces whenever pods change, and events wait meanwhile.
+func TestManyPodsThatWaitCostLittleToLookAt(t *testing.T) {
+	c := clusterOf(t, readyNode("n"), hgx("n"))
+	const pods = 1000
+	for i := range pods {
+		claim := single(fmt.Sprintf("claim-%d", i), "n", 0)
+		claim.Status = resourceapi.ResourceClaimStatus{}
+		pod := podOf(fmt.Sprintf("p-%d", i), "")
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: &claim.Name}}
+		pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+		}}}}
+		set(t, c, claim)
+		set(t, c, pod)
+	}
+	devices := []placement.DeviceID{{Driver: driver, Pool: "n", Device: "gpu-0"}}
+	if allocations := testing.AllocsPerRun(3, func() { c.Rivals(devices, "uid-g") }); allocations > 5*pods {
+		t.Errorf("%v allocations for %d pods", allocations, pods)
+	}
+}
