@@ -76,6 +76,8 @@ limits are those that the controller has by default: name them here, too, if you
 	flags.StringVar(&o.gang, "gang", "", "The GangClaim, as NAMESPACE/NAME or NAME. Without it: what is worth moving while no gang waits.")
 	flags.IntVar(&o.limits.Moves, "max-moves", o.limits.Moves, fmt.Sprintf("How many pods are moved, at most; the controller's --defrag-max-moves. Without --gang: its --consolidation-max-moves, %d by default.", defrag.DefaultConsolidationMoves))
 	flags.DurationVar(&o.limits.GracePeriod, "max-grace-period", o.limits.GracePeriod, "Pods that may take longer to end are not moved; the controller's --defrag-max-grace-period.")
+	flags.IntVar(&o.limits.PerNamespaceHour, "namespace-evictions-per-hour", o.limits.PerNamespaceHour, "How many pods of a namespace may be evicted in an hour; the controller's --defrag-namespace-evictions-per-hour.")
+	flags.DurationVar(&o.limits.Cooldown, "cooldown", o.limits.Cooldown, "How long a pod is left alone that came in place of an evicted one, and one that could not be evicted; the controller's --defrag-cooldown.")
 	o.mix.addFlags(flags)
 	if err := cmd.RegisterFlagCompletionFunc("gang", completeGangs(c)); err != nil {
 		panic(err) // the flag does not exist
@@ -92,6 +94,12 @@ func (o *defragOptions) validate() error {
 	}
 	if o.limits.GracePeriod < 0 {
 		errs = append(errs, fmt.Errorf("--max-grace-period %s is negative: use 0s or more", o.limits.GracePeriod))
+	}
+	if o.limits.PerNamespaceHour < 0 {
+		errs = append(errs, fmt.Errorf("--namespace-evictions-per-hour %d is negative: use 0 or more", o.limits.PerNamespaceHour))
+	}
+	if o.limits.Cooldown < 0 {
+		errs = append(errs, fmt.Errorf("--cooldown %s is negative: use 0s or more", o.limits.Cooldown))
 	}
 	return errors.Join(append(errs, o.mix.validate(), o.output.validate())...)
 }

@@ -5,8 +5,10 @@ package kubectl
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -72,6 +74,16 @@ func TestDefragPlanFollowsTheClusterAndTheFlags(t *testing.T) {
 		return nil
 	}
 	slow := int64(600)
+	evictions := func(list ...v1alpha1.GangEviction) testCluster {
+		return c.with(waitingGang("llama-tp4", 2, 4, func(g *v1alpha1.GangClaim) { g.Status.Evictions = list })[0])
+	}
+	tenMinutesAgo := metav1.NewMicroTime(testTime.Add(-10 * time.Minute))
+	made := make([]v1alpha1.GangEviction, 20)
+	for i := range made {
+		made[i] = v1alpha1.GangEviction{Time: tenMinutesAgo, Namespace: "web", Pod: fmt.Sprint("gone-", i), OwnerUID: "elsewhere", Outcome: v1alpha1.EvictionSucceeded}
+	}
+	many := evictions(made...)
+	refused := evictions(v1alpha1.GangEviction{Time: tenMinutesAgo, Namespace: "web", Pod: "infer-7", OwnerUID: "elsewhere", Outcome: v1alpha1.EvictionRefused})
 	for name, tc := range map[string]struct {
 		cluster  testCluster
 		args     []string
@@ -85,8 +97,12 @@ func TestDefragPlanFollowsTheClusterAndTheFlags(t *testing.T) {
 			c.with(waitingGang("llama-tp4", 2, 4, func(g *v1alpha1.GangClaim) { g.Spec.PriorityClassName = "low" })[0], &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "low"}, Value: -5}),
 			nil, false, "NoMoves", "HigherPriority",
 		},
-		"a pod that takes long to end stays":        {change("web", "infer-7", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &slow }), nil, true, "MovesFound", "evict 2 pods: web/infer-1"},
-		"a pod that takes long to end may be moved": {change("web", "infer-7", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &slow }), []string{"--max-grace-period", "1h"}, true, "MovesFound", "evict 1 pod: web/infer-7"},
+		"a pod that takes long to end stays":                {change("web", "infer-7", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &slow }), nil, true, "MovesFound", "evict 2 pods: web/infer-1"},
+		"a pod that takes long to end may be moved":         {change("web", "infer-7", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &slow }), []string{"--max-grace-period", "1h"}, true, "MovesFound", "evict 1 pod: web/infer-7"},
+		"a namespace of which many were evicted stays":      {many, nil, false, "NoMoves", ""},
+		"a namespace of which more may be evicted":          {many, []string{"--namespace-evictions-per-hour", "21"}, true, "MovesFound", "evict 1 pod: web/infer-7"},
+		"a pod that could not be evicted stays":             {refused, nil, true, "MovesFound", "evict 2 pods: web/infer-1"},
+		"a pod that is not left alone so long may be moved": {refused, []string{"--cooldown", "5m"}, true, "MovesFound", "evict 1 pod: web/infer-7"},
 		"a gang with a plan waits for no moves": {c.with(waitingGang("llama-tp4", 2, 4, func(g *v1alpha1.GangClaim) {
 			g.Status.Plan = &v1alpha1.GangPlan{Step: v1alpha1.StepStarting, Placements: []v1alpha1.GangPlacement{{Node: "node-a"}}}
 		})[0]), nil, false, "HasPlan", "has a plan: node-a"},
@@ -118,6 +134,8 @@ func TestDefragPlanErrors(t *testing.T) {
 		"use NAME or NAMESPACE/NAME":            {"defrag", "plan", "--gang", "a/b/c"},
 		"--max-moves 65 is not between":         {"defrag", "plan", "--gang", "a", "--max-moves", "65"},
 		"--max-grace-period -1s is negative":    {"defrag", "plan", "--gang", "a", "--max-grace-period", "-1s"},
+		"--cooldown -1s is negative":            {"defrag", "plan", "--gang", "a", "--cooldown", "-1s"},
+		"evictions-per-hour -1 is negative":     {"defrag", "plan", "--gang", "a", "--namespace-evictions-per-hour", "-1"},
 		"name a subcommand: plan":               {"defrag"},
 		`unknown command "make"`:                {"defrag", "make"},
 		"does not exist, and no other does":     nil,
