@@ -179,13 +179,15 @@ func (p *planner) AskAgain() {
 	}
 }
 
-// Forget ends a question: the gang does not wait any more.
-func (p *planner) Forget(uid types.UID) {
+// Forget ends the questions of gangs of that name, those that are gone included: it does not wait any more.
+func (p *planner) Forget(key types.NamespacedName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.waiting[uid]; ok {
-		delete(p.waiting, uid)
-		p.Changed() // what was earmarked for it is free for others
+	for uid, q := range p.waiting {
+		if q.key == key {
+			delete(p.waiting, uid)
+			p.Changed() // what was earmarked for it is free for others
+		}
 	}
 }
 

@@ -440,7 +440,7 @@ func TestPlannerForgets(t *testing.T) {
 		p.Ask(ask(gone, 0))
 		p.Ask(ask(other, -1))
 		p.settle()
-		p.Forget(gone.UID)
+		p.Forget(keyOf(gone))
 		if got := p.settle(); !slices.Equal(got, []string{"other"}) {
 			t.Errorf("answered %v, want the gang that was behind", got)
 		}

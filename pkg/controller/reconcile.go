@@ -93,6 +93,9 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.client.Get(ctx, request.NamespacedName, claim); err != nil {
 		r.watched.remove(request.NamespacedName)
 		r.events.forget(request.NamespacedName)
+		if apierrors.IsNotFound(err) {
+			r.planner.Forget(request.NamespacedName) // deleted after it was read and before it was asked for
+		}
 		return 0, ignore(apierrors.IsNotFound, err)
 	}
 	if r.planner.Unsettled(claim.UID) {
@@ -112,7 +115,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		observation.Placement = r.observer.explain(ctx, observation, answer)
 	} else {
-		r.planner.Forget(claim.UID)
+		r.planner.Forget(request.NamespacedName)
 	}
 
 	decision := gang.Decide(observation)

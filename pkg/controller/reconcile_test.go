@@ -189,3 +189,29 @@ func TestAPlanWhoseReplyWasLostStaysReserved(t *testing.T) {
 		})
 	}
 }
+
+func TestAGangThatIsGoneDoesNotWait(t *testing.T) {
+	claim := plannedGang(v1alpha1.StepFencing)
+	claim.Status.Plan = nil
+	claim.Finalizers = []string{gang.Finalizer}
+	r := newReconciler(t, interceptor.Funcs{}, claim, member("gang-0"))
+	for range 3 {
+		r.look(t)
+	}
+	if !r.planner.Waits() {
+		t.Fatal("the gang does not wait for a plan")
+	}
+	// Somebody takes the finalizer off and deletes it, and the planner heard of that before it was asked.
+	now := &v1alpha1.GangClaim{}
+	if err := r.api.Get(t.Context(), keyOf(claim), now); err != nil {
+		t.Fatal(err)
+	}
+	now.Finalizers = nil
+	if err := errors.Join(r.api.Update(t.Context(), now), r.api.Delete(t.Context(), now)); err != nil {
+		t.Fatal(err)
+	}
+	r.look(t)
+	if r.planner.Waits() {
+		t.Error("the planner keeps a gang that is gone")
+	}
+}

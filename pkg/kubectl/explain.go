@@ -213,7 +213,7 @@ func completeExplain(c connection) completion {
 			return []string{kindGang, kindPod, kindClaim}, cobra.ShellCompDirectiveNoFileComp
 		case 1:
 			wanted, names := kind{}, func(*snapshot) (names []string) { return nil }
-			switch shortNames[args[0]] {
+			switch shortNames[strings.ToLower(args[0])] {
 			case kindGang:
 				wanted, names = gangKind, func(s *snapshot) []string { return namesOf(s.gangs) }
 			case kindPod:

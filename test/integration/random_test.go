@@ -240,7 +240,7 @@ func (w *randomWorld) overlapOne() {
 	}
 	w.note("overlap %s", devices)
 	c := w.gpus(w.t, fmt.Sprintf("overlap-%d", w.operation), devices...)
-	w.refused(w.t, c)
+	w.refused(w.t, c, devices[len(devices)-1])
 	w.count("refused")
 	w.unprepare(w.t, c) // as the kubelet does once the pod is deleted
 	w.release(c)
