@@ -25,8 +25,8 @@ func (c *change) leave(v Resident) {
 	for _, id := range v.held.devices {
 		u := c.uses[id]
 		before := u.left
-		u.left = append(slices.Clip(before), v.held)
-		c.back = append(c.back, func() { u.left = before })
+		u.suppose(append(slices.Clip(before), v.held))
+		c.back = append(c.back, func() { u.suppose(before) })
 	}
 	if n := c.nodes[v.pod.node]; n != nil {
 		less := amounts{}
@@ -60,6 +60,6 @@ func (c *change) plan(d *device) {
 	if d.use.planned {
 		return
 	}
-	d.use.planned = true
-	c.back = append(c.back, func() { d.use.planned = false })
+	d.use.plan(true)
+	c.back = append(c.back, func() { d.use.plan(false) })
 }

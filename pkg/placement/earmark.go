@@ -35,7 +35,7 @@ func (p *planner) earmark(r *request, best outcome) {
 	}
 	for d := range best.devices {
 		if d.use.earmarked == nil {
-			d.use.earmarked = r.claim
+			d.use.earmark(r.claim)
 			p.marked = append(p.marked, d.id)
 		}
 	}

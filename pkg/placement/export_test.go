@@ -50,8 +50,15 @@ func (c *Cluster) Marks() string {
 	return b.String()
 }
 
-// Stale compares everything that is kept about selectors with what comes out anew, and tells the first difference.
+// Stale compares everything that is kept about selectors, and what a search reads of devices, with what comes out anew,
+// and tells the first difference.
 func (c *Cluster) Stale() string {
+	for id, d := range c.devices {
+		kept := *d.glance
+		if d.look(); kept != *d.glance || d.use.device != d || d.use != c.uses[id] {
+			return fmt.Sprintf("%v: what a search reads is %+v, not %+v", id, kept, *d.glance)
+		}
+	}
 	var current []*slice
 	for _, p := range c.pools {
 		if p.complete {

@@ -41,10 +41,13 @@ type pool struct {
 type slice struct {
 	object  *resourceapi.ResourceSlice
 	devices []*device
+	glances []glance // of the devices, in their order
 }
 
 // device is a device as it is published, and what became of it.
 type device struct {
+	*glance // in the slice
+
 	id      DeviceID
 	slice   *slice
 	api     *resourceapi.Device
@@ -53,8 +56,6 @@ type device struct {
 	product string
 	kind    string
 	pcie    string
-	numa    int64 // -1 when not known
-	domain  *domain
 	// unplannable devices may be given to several claims or wait for conditions: no plan foresees
 	// what becomes of them.
 	unplannable bool
@@ -73,9 +74,10 @@ type domain struct {
 func (c *Cluster) SetSlice(object *resourceapi.ResourceSlice) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	s := &slice{object: object, devices: make([]*device, 0, len(object.Spec.Devices))}
+	count := len(object.Spec.Devices)
+	s := &slice{object: object, devices: make([]*device, 0, count), glances: make([]glance, count)}
 	for i := range object.Spec.Devices {
-		d := c.newDevice(object, &object.Spec.Devices[i])
+		d := c.newDevice(object, &object.Spec.Devices[i], &s.glances[i])
 		d.slice = s
 		s.devices = append(s.devices, d)
 	}
@@ -134,17 +136,18 @@ func (c *Cluster) retire(s *slice) {
 	}
 }
 
-func (c *Cluster) newDevice(slice *resourceapi.ResourceSlice, api *resourceapi.Device) *device {
+func (c *Cluster) newDevice(slice *resourceapi.ResourceSlice, api *resourceapi.Device, g *glance) *device {
 	driver := slice.Spec.Driver
 	d := &device{
+		glance:  g,
 		id:      DeviceID{Driver: driver, Pool: slice.Spec.Pool.Name, Device: api.Name},
 		api:     api,
 		attrID:  text(api, driver, resourcemodel.AttributeID),
 		product: text(api, driver, resourcemodel.AttributeProductName),
 		kind:    text(api, driver, resourcemodel.AttributeType),
 		pcie:    text(api, driver, resourcemodel.AttributePCIeRoot),
-		numa:    -1,
 	}
+	d.numa = -1
 	if a := attribute(api, driver, resourcemodel.AttributeNUMANode); a != nil && a.IntValue != nil {
 		d.numa = *a.IntValue
 	}
@@ -187,6 +190,7 @@ func (c *Cluster) rebuild(p *pool) {
 	for _, d := range p.devices {
 		if c.devices[d.id] == d {
 			delete(c.devices, d.id)
+			d.use.device = nil
 		}
 	}
 	c.detach(p)
@@ -214,7 +218,7 @@ func (c *Cluster) rebuild(p *pool) {
 			if c.devices[d.id] != nil {
 				p.complete = false
 			}
-			c.devices[d.id] = d
+			c.devices[d.id], d.use.device = d, d
 			d.order = len(p.devices)
 			p.devices = append(p.devices, d)
 		}

@@ -89,7 +89,8 @@ func (p *planner) end() {
 	defer p.mutex.Unlock()
 	for _, id := range p.marked {
 		u := p.use(id)
-		u.earmarked, u.planned = nil, false
+		u.earmark(nil)
+		u.plan(false)
 		p.forget(id)
 	}
 	clear(p.promised)
@@ -255,7 +256,7 @@ func (p *planner) attempt(r *request, s scope) *attempt {
 // commit takes what a plan takes from the gangs behind it.
 func (p *planner) commit(r *request, found outcome, quota map[corev1.ResourceName]int64) {
 	for d := range found.devices {
-		d.use.planned = true
+		d.use.plan(true)
 		p.marked = append(p.marked, d.id)
 	}
 	for _, ch := range found.choices {

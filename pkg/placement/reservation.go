@@ -46,8 +46,7 @@ func (c *Cluster) SetGang(gang *v1alpha1.GangClaim) {
 		r.members[p.Node] += int(p.Members)
 	}
 	for _, id := range r.devices {
-		u := c.use(id)
-		u.reserved = append(u.reserved, gang.UID)
+		c.use(id).reserve(gang.UID)
 	}
 	c.gangs[key] = r
 }
@@ -85,8 +84,7 @@ func (c *Cluster) dropReservation(key types.NamespacedName) {
 	}
 	delete(c.gangs, key)
 	for _, id := range r.devices {
-		u := c.use(id)
-		u.reserved = without(u.reserved, r.gang)
+		c.use(id).unreserve(r.gang)
 		c.forget(id)
 	}
 }

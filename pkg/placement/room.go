@@ -116,7 +116,7 @@ func (p *planner) unmark(claim *v1alpha1.GangClaim) bool {
 	had := false
 	for _, id := range p.marked {
 		if u := p.use(id); u.earmarked == claim {
-			u.earmarked = nil
+			u.earmark(nil)
 			had = true
 		}
 	}
@@ -128,7 +128,7 @@ func (p *planner) unmark(claim *v1alpha1.GangClaim) bool {
 func (p *planner) earmarkTrial(r *request, t *Trial) {
 	mark := func(id DeviceID) {
 		if u := p.use(id); u.earmarked == nil {
-			u.earmarked = r.claim
+			u.earmark(r.claim)
 			p.marked = append(p.marked, id)
 		}
 	}
@@ -145,7 +145,7 @@ func (p *planner) earmarkTrial(r *request, t *Trial) {
 func (p *planner) markDestinations(t *Trial) {
 	for _, m := range t.Moves {
 		if m.Node != "" {
-			p.use(m.To).planned = true
+			p.use(m.To).plan(true)
 			p.marked = append(p.marked, m.To)
 		}
 	}

@@ -87,7 +87,7 @@ func (c *Cluster) ruleChanged(rule *resourceapi.DeviceTaintRule) {
 	}
 }
 
-// applyRules sets the taints that rules give the devices of a pool.
+// applyRules sets the taints that rules give the devices of a pool, and looks at these: it ends every change of a pool.
 func (c *Cluster) applyRules(p *pool) {
 	tainted := make([]bool, len(p.devices))
 	for i, d := range p.devices {
@@ -103,6 +103,7 @@ func (c *Cluster) applyRules(p *pool) {
 		if tainted[i] && !anyExcludes(d.ruleTaints) {
 			d.use.freed = c.clock.Now()
 		}
+		d.look()
 	}
 }
 

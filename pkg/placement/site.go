@@ -174,8 +174,16 @@ func (a *attempt) takes(u *use) bool {
 	return u.planned || u.earmarked != nil && u.earmarked != a.request.claim && !a.pastEarmarks || u.taken(a.request.uid)
 }
 
-func (a *attempt) availability(d *device, selected bool, left counters) availability {
-	r := a.request
+// availability is what a device of a slice is to the gang.
+func (a *attempt) availability(s *slice, i int, selected bool, left counters) availability {
+	r, seen := a.request, &s.glances[i]
+	if selected && !seen.particular && r.only == nil {
+		if seen.allocated {
+			return busy
+		}
+		return free
+	}
+	d := s.devices[i]
 	if !selected || d.unplannable || d.attrID == "" || len(d.api.ConsumesCounters) > 0 && a.crowded(d) {
 		return useless
 	}

@@ -54,15 +54,15 @@ func (b *siteBuilder) collect(a *attempt, n *node, countThem bool) {
 		left, could := p.countersLeft(a.takes), a.couldBeLeft(p)
 		for _, s := range p.current {
 			matches := a.request.view.matches[s]
-			for i, d := range s.devices {
+			for i := range s.glances {
 				if matches == nil || !matches.class[i] {
 					continue
 				}
-				state := a.availability(d, matches.all[i], left)
-				if state == busy && could != nil && !could.take(d) {
+				state := a.availability(s, i, matches.all[i], left)
+				if state == busy && could != nil && !could.take(s.devices[i]) {
 					state = barred
 				}
-				b.add(a, n, p, d, state, countThem)
+				b.add(a, n, p, s, i, state, countThem)
 			}
 		}
 	}
@@ -79,7 +79,7 @@ func (a *attempt) couldBeLeft(p *pool) counters {
 	for _, s := range p.current {
 		matches := a.request.view.matches[s]
 		for i, d := range s.devices {
-			if matches != nil && matches.class[i] && a.availability(d, matches.all[i], left) == free {
+			if matches != nil && matches.class[i] && a.availability(s, i, matches.all[i], left) == free {
 				could.consume(d)
 			}
 		}
@@ -88,13 +88,14 @@ func (a *attempt) couldBeLeft(p *pool) counters {
 }
 
 // add takes a device of the class.
-func (b *siteBuilder) add(a *attempt, n *node, p *pool, d *device, state availability, countIt bool) {
-	dom := d.domain
+func (b *siteBuilder) add(a *attempt, n *node, p *pool, s *slice, i int, state availability, countIt bool) {
+	seen := &s.glances[i]
+	dom := seen.domain
 	if dom == nil {
 		dom = &n.loose
 	}
 	at := b.domain(dom)
-	inUse := state == busy || state == barred || state == useless && len(d.use.claims) > 0
+	inUse := state == busy || state == barred || state == useless && seen.allocated
 	if state == free {
 		b.onNode[at].free++
 	}
@@ -107,7 +108,8 @@ func (b *siteBuilder) add(a *attempt, n *node, p *pool, d *device, state availab
 	if state == useless || state == barred || state == busy && !a.evict {
 		return
 	}
-	g, ok := a.groupOf(p, d)
+	d := s.devices[i]
+	g, ok := a.groupOf(p, d, seen)
 	if !ok {
 		return
 	}
@@ -117,7 +119,7 @@ func (b *siteBuilder) add(a *attempt, n *node, p *pool, d *device, state availab
 			return
 		}
 	}
-	atom := b.atom(b.group(g), at, d.numa)
+	atom := b.atom(b.group(g), at, seen.numa)
 	switch {
 	case state == free:
 		atom.free = append(atom.free, d)
@@ -150,18 +152,18 @@ func (t *tally) add(isFree, inUse bool) {
 }
 
 // groupOf tells the group of a device, and whether it has what the scopes are about.
-func (a *attempt) groupOf(p *pool, d *device) (group, bool) {
-	if a.gang == v1alpha1.GangNVSwitchDomain && d.domain == nil {
+func (a *attempt) groupOf(p *pool, d *device, seen *glance) (group, bool) {
+	if a.gang == v1alpha1.GangNVSwitchDomain && seen.domain == nil {
 		return group{}, false
 	}
 	switch a.member {
 	case v1alpha1.MemberNVSwitchDomain:
-		if d.domain == nil {
+		if seen.domain == nil {
 			return group{}, false
 		}
-		return group{pool: p, value: d.domain.name}, true
+		return group{pool: p, value: seen.domain.name}, true
 	case v1alpha1.MemberNUMANode:
-		return group{pool: p, numa: d.numa}, d.numa >= 0
+		return group{pool: p, numa: seen.numa}, seen.numa >= 0
 	case v1alpha1.MemberPCIeRoot:
 		return group{pool: p, value: d.pcie}, d.pcie != ""
 	default:

@@ -26,6 +26,7 @@ type use struct {
 	claims    []*claim
 	reserved  []types.UID // gangs whose committed plan has the device
 	published int         // how many slices list it
+	device    *device     // as it is listed now: the one of Cluster.devices
 	// freed is when the device was last seen to become free: published, given back, or not tainted any
 	// more.
 	freed time.Time
@@ -79,8 +80,7 @@ func (c *Cluster) SetClaim(object *resourceapi.ResourceClaim) {
 			}
 			id := DeviceID{Driver: result.Driver, Pool: result.Pool, Device: result.Device}
 			added.devices = append(added.devices, id)
-			u := c.use(id)
-			u.claims = append(u.claims, added)
+			c.use(id).allocate(added)
 		}
 	}
 	c.claims[key] = added
@@ -109,7 +109,7 @@ func (c *Cluster) deleteClaim(key types.NamespacedName) {
 func (c *Cluster) release(old *claim) {
 	for _, id := range old.devices {
 		u := c.use(id)
-		if u.claims = without(u.claims, old); len(u.claims) == 0 {
+		if u.deallocate(old); len(u.claims) == 0 {
 			u.freed = c.clock.Now()
 		}
 		c.forget(id)
