@@ -39,12 +39,14 @@ func amountsOf(list corev1.ResourceList) amounts {
 
 // node is a node, what its pods take, and its devices. It is there while any of them is.
 type node struct {
-	name        string
-	object      *corev1.Node
+	pools []*pool
+	// open says that the node is Ready, not cordoned and has no taints: it suits pods that say nothing about nodes.
+	open        bool
 	allocatable amounts
 	requested   amounts // of the pods bound to it that are not over, pods themselves included
+	name        string
+	object      *corev1.Node
 	pods        int
-	pools       []*pool
 	// loose stands for the domain of devices that have none.
 	loose domain
 }
@@ -64,6 +66,7 @@ func (c *Cluster) SetNode(object *corev1.Node) {
 	defer c.mutex.Unlock()
 	n := c.node(object.Name)
 	n.object = object
+	n.open = ready(object) && !object.Spec.Unschedulable && len(object.Spec.Taints) == 0
 	n.allocatable = amountsOf(object.Status.Allocatable)
 }
 
@@ -72,7 +75,7 @@ func (c *Cluster) DeleteNode(name string) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if n := c.nodes[name]; n != nil {
-		n.object, n.allocatable = nil, nil
+		n.object, n.allocatable, n.open = nil, nil, false
 		c.forgetNode(n)
 	}
 }
@@ -196,6 +199,7 @@ func podRequests(pod *corev1.Pod) amounts {
 // scheduled to any of the nodes.
 type needs struct {
 	kinds    []podKind
+	anywhere bool // all kinds are
 	requests []need
 }
 
@@ -235,6 +239,7 @@ func (c *Cluster) needsOf(pods []*corev1.Pod) needs {
 	if len(pods) == 0 {
 		n.kinds = []podKind{{spec: &corev1.PodSpec{}, anywhere: true}}
 	}
+	n.anywhere = !slices.ContainsFunc(n.kinds, func(k podKind) bool { return !k.anywhere })
 	return n
 }
 
@@ -269,6 +274,8 @@ func NodeSuits(node *corev1.Node, pod *corev1.Pod) bool {
 // the node's pods take is not looked at.
 func (n *node) suits(needs needs) string {
 	switch {
+	case n.open && needs.anywhere:
+		return ""
 	case n.object == nil:
 		return "there is no such Node"
 	case !ready(n.object):

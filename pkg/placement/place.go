@@ -190,12 +190,12 @@ func (a *attempt) score(choices []choice) score {
 			if n > 0 && a.tallyOf(d).planned == 0 {
 				domains = append(domains, d)
 			}
-			a.tallyOf(d).planned += n
+			a.tallyOf(d).planned += int32(n)
 		}
 	}
 	for _, d := range domains {
 		t := a.tallyOf(d)
-		result.touch(t.planned, t.free, d.name != "" && t.inUse == 0)
+		result.touch(int(t.planned), int(t.free), d.name != "" && t.inUse == 0)
 		t.planned = 0
 	}
 	return result

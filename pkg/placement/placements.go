@@ -98,7 +98,7 @@ func (a *attempt) placements(found outcome) []v1alpha1.GangPlacement {
 		}
 		if at.domain != "" {
 			t := a.tallyOf(taken[0].domain)
-			p.WholeDomain = !t.unknown && planned[taken[0].domain] == t.class
+			p.WholeDomain = !t.unknown && planned[taken[0].domain] == int(t.class)
 		}
 		for _, d := range taken {
 			p.Devices = append(p.Devices, v1alpha1.GangDevice{Name: d.id.Device, ID: d.attrID, Siblings: namesOf(siblings[d])})

@@ -24,8 +24,8 @@ type site struct {
 // siteDomain is a domain as far as it is at the site.
 type siteDomain struct {
 	*domain
-	free  int
-	inUse int
+	free  int32
+	inUse int32
 }
 
 func (d *siteDomain) whole() bool { return d.name != "" && d.inUse == 0 }
@@ -33,12 +33,12 @@ func (d *siteDomain) whole() bool { return d.name != "" && d.inUse == 0 }
 // tally counts the devices of a domain, at all nodes.
 type tally struct {
 	attempt int64 // which attempt the rest belongs to
-	class   int   // devices of the class
-	free    int   // devices that the gang may have
-	inUse   int   // devices that others have
-	sites   int
+	class   int32 // devices of the class
+	free    int32 // devices that the gang may have
+	inUse   int32 // devices that others have
+	sites   int32
+	planned int32
 	unknown bool // some of the domain may not be listed
-	planned int
 }
 
 // availability is what a device is to a gang.
@@ -220,7 +220,7 @@ func (a *attempt) shapeOf(b *siteBuilder, room int) *shape {
 		sh.atoms = append(sh.atoms, atomShape{at.group, at.domain, b.numaIndex(i), len(at.free), len(at.busy), slices.Clone(at.prices)})
 	}
 	for i := range b.domains {
-		sh.domains = append(sh.domains, domainShape{b.domains[i].free, b.domains[i].whole()})
+		sh.domains = append(sh.domains, domainShape{int(b.domains[i].free), b.domains[i].whole()})
 	}
 	sh.solve()
 	sh.kind = a.kindOf(sh.options)

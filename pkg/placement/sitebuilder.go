@@ -273,7 +273,7 @@ func (b *siteBuilder) appendKey(key []byte, limit int) []byte {
 		if b.domains[i].whole() {
 			whole = 1
 		}
-		number(b.domains[i].free)
+		number(int(b.domains[i].free))
 		number(whole)
 	}
 	return key
