@@ -45,7 +45,7 @@ func (c *Cluster) Marks() string {
 	}
 	fmt.Fprintf(&b, "promised: %v\n", c.promised)
 	for _, n := range c.sortedNodes {
-		fmt.Fprintf(&b, "%s: %v, %d pods\n", n.name, n.requested, n.pods)
+		fmt.Fprintf(&b, "%s: %v, %d pods\n", n.name, n.stocks, n.pods)
 	}
 	return b.String()
 }

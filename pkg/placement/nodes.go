@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -41,12 +42,11 @@ func amountsOf(list corev1.ResourceList) amounts {
 type node struct {
 	pools []*pool
 	// open says that the node is Ready, not cordoned and has no taints: it suits pods that say nothing about nodes.
-	open        bool
-	allocatable amounts
-	requested   amounts // of the pods bound to it that are not over, pods themselves included
-	name        string
-	object      *corev1.Node
-	pods        int
+	open   bool
+	stocks stocks
+	name   string
+	object *corev1.Node
+	pods   int
 	// loose stands for the domain of devices that have none.
 	loose domain
 }
@@ -67,7 +67,7 @@ func (c *Cluster) SetNode(object *corev1.Node) {
 	n := c.node(object.Name)
 	n.object = object
 	n.open = ready(object) && !object.Spec.Unschedulable && len(object.Spec.Taints) == 0
-	n.allocatable = amountsOf(object.Status.Allocatable)
+	n.stocks.setAllocatable(amountsOf(object.Status.Allocatable))
 }
 
 // DeleteNode removes a Node by name.
@@ -75,7 +75,8 @@ func (c *Cluster) DeleteNode(name string) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if n := c.nodes[name]; n != nil {
-		n.object, n.allocatable, n.open = nil, nil, false
+		n.object, n.open = nil, false
+		n.stocks.setAllocatable(nil)
 		c.forgetNode(n)
 	}
 }
@@ -83,7 +84,7 @@ func (c *Cluster) DeleteNode(name string) {
 func (c *Cluster) node(name string) *node {
 	n := c.nodes[name]
 	if n == nil {
-		n = &node{name: name, requested: amounts{}}
+		n = &node{name: name}
 		c.nodes[name] = n
 		at, _ := slices.BinarySearchFunc(c.sortedNodes, name, compareName)
 		c.sortedNodes = slices.Insert(c.sortedNodes, at, n)
@@ -130,9 +131,7 @@ func (c *Cluster) SetPod(object *corev1.Pod) {
 		p.node, p.requests = object.Spec.NodeName, podRequests(object)
 		n := c.node(p.node)
 		n.pods++
-		for name, value := range p.requests {
-			n.requested[name] += value
-		}
+		n.stocks.request(p.requests, 1)
 	}
 }
 
@@ -161,11 +160,7 @@ func (c *Cluster) deletePod(key types.NamespacedName) {
 	}
 	n := c.nodes[p.node]
 	n.pods--
-	for name, value := range p.requests {
-		if n.requested[name] -= value; n.requested[name] == 0 {
-			delete(n.requested, name)
-		}
-	}
+	n.stocks.request(p.requests, -1)
 	c.forgetNode(n)
 }
 
@@ -205,7 +200,7 @@ type needs struct {
 
 // need is the most that a pod of the gang requests of a resource.
 type need struct {
-	name  corev1.ResourceName
+	name  resourceName
 	value int64
 }
 
@@ -232,10 +227,10 @@ func (c *Cluster) needsOf(pods []*corev1.Pod) needs {
 	}
 	for name, value := range most {
 		if value > 0 && c.classOfResource(name) == nil {
-			n.requests = append(n.requests, need{name, value})
+			n.requests = append(n.requests, need{unique.Make(name), value})
 		}
 	}
-	slices.SortFunc(n.requests, func(a, b need) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(n.requests, func(a, b need) int { return cmp.Compare(a.name.Value(), b.name.Value()) })
 	if len(pods) == 0 {
 		n.kinds = []podKind{{spec: &corev1.PodSpec{}, anywhere: true}}
 	}
@@ -328,9 +323,10 @@ func ready(n *corev1.Node) bool {
 func (n *node) room(needs needs, promised amounts, empty bool) int {
 	room := int64(resourceMembersMax)
 	for _, need := range needs.requests {
-		left := n.allocatable[need.name]
+		stock := n.stocks.of(need.name)
+		left := stock.allocatable
 		if !empty {
-			left -= n.requested[need.name] + promised[need.name]
+			left -= stock.requested + promised[need.name.Value()]
 		}
 		room = min(room, max(left, 0)/need.value)
 	}
@@ -340,9 +336,10 @@ func (n *node) room(needs needs, promised amounts, empty bool) int {
 // shortage says which resource is missing for that many pods of the gang, or is not enough for one.
 func (n *node) shortage(needs needs, promised amounts, pods int) string {
 	for _, need := range needs.requests {
-		left := max(n.allocatable[need.name]-n.requested[need.name]-promised[need.name], 0)
+		name, stock := need.name.Value(), n.stocks.of(need.name)
+		left := max(stock.allocatable-stock.requested-promised[name], 0)
 		if left < need.value*int64(pods) {
-			return fmt.Sprintf("%s: %d × %s requested, %s left", need.name, pods, quantity(need.name, need.value), quantity(need.name, left))
+			return fmt.Sprintf("%s: %d × %s requested, %s left", name, pods, quantity(name, need.value), quantity(name, left))
 		}
 	}
 	return ""

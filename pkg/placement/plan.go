@@ -276,7 +276,7 @@ func (p *planner) take(n *node, needs needs, pods int) {
 		p.promised[n.name] = amounts{}
 	}
 	for _, need := range needs.requests {
-		p.promised[n.name][need.name] += need.value * int64(pods)
+		p.promised[n.name][need.name.Value()] += need.value * int64(pods)
 	}
 }
 

@@ -241,7 +241,7 @@ func (r *Room) tooFullAgain(t *Trial) (*node, amounts) {
 func amountsFor(n needs, pods int) amounts {
 	a := amounts{}
 	for _, need := range n.requests {
-		a[need.name] = need.value * int64(pods)
+		a[need.name.Value()] = need.value * int64(pods)
 	}
 	return a
 }
