@@ -50,15 +50,29 @@ func (c *Cluster) Marks() string {
 	return b.String()
 }
 
-// Stale compares everything that is kept about selectors, and what a search reads of devices, with what comes out anew,
-// and tells the first difference.
-func (c *Cluster) Stale() string {
+// Overlooked compares what a search reads of each device with what comes out anew, and tells the first difference.
+func (c *Cluster) Overlooked() string {
 	for id, d := range c.devices {
 		kept := *d.glance
 		if d.look(); kept != *d.glance || d.use.device != d || d.use != c.uses[id] {
 			return fmt.Sprintf("%v: what a search reads is %+v, not %+v", id, kept, *d.glance)
 		}
 	}
+	return ""
+}
+
+// Supposed says that a claim is supposed to have given a device back.
+func (c *Cluster) Supposed() bool {
+	for _, u := range c.uses {
+		if len(u.left) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Stale compares everything that is kept about selectors with what comes out anew, and tells the first difference.
+func (c *Cluster) Stale() string {
 	var current []*slice
 	for _, p := range c.pools {
 		if p.complete {
