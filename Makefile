@@ -87,10 +87,7 @@ test-integration: cluster-programs ## Run the tests against a real API server
 .PHONY: test-e2e
 test-e2e: cluster-programs ## Run the tests on a real cluster with simulated GPUs
 	$(GO) build -tags '$(TAGS),crashpoints' -o build/crashpoints/ ./cmd/switchyard-sim
-	@# Two clusters beside each other: the tests wait most of the time.
-	$(GO) test -C test/localcluster -tags e2e -timeout 20m ./e2e/ & localcluster=$$!; \
-		$(GO) test -tags e2e -timeout 40m ./test/e2e/...; driver=$$?; \
-		wait $$localcluster && exit $$driver
+	GO='$(GO)' test/scripts/e2e.sh
 
 .PHONY: lint
 lint: deps $(LINTER) ## Check style, logging calls and the direction of imports
