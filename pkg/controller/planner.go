@@ -30,8 +30,9 @@ const (
 	// busy cluster they do so all the time, and hardly ever is it what the gangs that wait are waiting for.
 	restFactor, usageRestFactor = 4, 50
 	// retellAfter is how long a refusal stands before another of the same reason is told: what is free, and so its
-	// message, changes with every pod of the cluster, and each time would cost a write of every gang that waits.
-	retellAfter = 5 * time.Second
+	// message, changes with every pod of the cluster, and each time would cost a write of every gang that waits. It stands
+	// twice as long each time, up to retellMax, for as long as only the message changes.
+	retellAfter, retellMax = 5 * time.Second, time.Minute
 )
 
 // cluster is what the planner needs of placement.Cluster.
@@ -85,6 +86,8 @@ type question struct {
 	told    *placement.Decision
 	toldAt  time.Time
 	toldFor string
+	// stands is how long it is not told anew for another message.
+	stands time.Duration
 	// untold says that the latest decision has changed since.
 	untold bool
 }
@@ -367,6 +370,11 @@ func (p *planner) conclude(decisions []placement.Decision, asked map[types.UID]s
 		if q.untold = isNews && !isAwaited && q.heardAlready(p.clock.Now()); q.untold {
 			p.retell()
 		} else if isNews {
+			if !isAwaited && q.repeats() {
+				q.stands = min(2*q.stands, retellMax)
+			} else {
+				q.stands = retellAfter
+			}
 			q.told, q.toldFor, q.toldAt = explained(decision, q.gang.Claim, domains), asked[decision.Gang], p.clock.Now()
 			changed = append(changed, q.key)
 		}
@@ -376,7 +384,21 @@ func (p *planner) conclude(decisions []placement.Decision, asked map[types.UID]s
 
 // heardAlready says whether a refusal of the same reason was told a moment ago.
 func (q *question) heardAlready(now time.Time) bool {
-	return q.latest.Refusal != nil && q.told.Refusal != nil && q.latest.Refusal.Reason == q.told.Refusal.Reason && now.Sub(q.toldAt) < retellAfter
+	stands := retellAfter
+	if q.repeats() {
+		stands = q.stands
+	}
+	return q.sameReason() && now.Sub(q.toldAt) < stands
+}
+
+// repeats says that the latest decision is what was told in other words: the moves that would make room are the same, too.
+func (q *question) repeats() bool {
+	return q.sameReason() && equality.Semantic.DeepEqual(q.latest.Room, q.told.Room)
+}
+
+func (q *question) sameReason() bool {
+	latest, told := q.latest.Refusal, q.told.Refusal
+	return latest != nil && told != nil && latest.Reason == told.Reason
 }
 
 // explained adds to why a gang has no place how fragmented the cluster is for gangs of its size.

@@ -284,20 +284,22 @@ func TestPlannerTellsAChangedRefusalOnceInAWhile(t *testing.T) {
 		p.Ask(ask(claim, 0))
 		p.settle()
 		told := 0
-		for i := range 20 {
+		for i := range 100 { // seconds
 			p.cluster.mu.Lock()
 			p.cluster.message = strconv.Itoa(i)
 			p.cluster.mu.Unlock()
 			p.Changed()
+			if told += len(p.settle()); i == 8 && told != 1 {
+				t.Errorf("told %d times in 8 s, want once, after %s", told, retellAfter)
+			}
+		}
+		if told < 3 || told > 5 { // after 5, 15, 35 and 75 s
+			t.Errorf("told %d times in 100 s, want it half as often each time", told)
+		}
+		for range 66 {
 			told += len(p.settle())
 		}
-		if told < 3 || told > 5 {
-			t.Errorf("told %d times in 20 s, want once in %s", told, retellAfter)
-		}
-		for range 6 {
-			told += len(p.settle())
-		}
-		if last := p.mustAsk(t, ask(claim, 0)).Refusal.Message; last != "19" || told > 6 {
+		if last := p.mustAsk(t, ask(claim, 0)).Refusal.Message; last != "99" || told > 6 {
 			t.Errorf("told %d times, the last was %q", told, last)
 		}
 	})
