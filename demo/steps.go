@@ -34,10 +34,6 @@ func (d *demo) install(ctx context.Context) (string, []string, error) {
 	if err := d.cluster.Install(ctx); err != nil {
 		return "", nil, err
 	}
-	// Of a run that was kept or interrupted.
-	if _, err := d.cluster.Kubectl(ctx, "delete", "namespace", "demo", "--ignore-not-found", "--timeout="+patience.String()); err != nil {
-		return "", nil, err
-	}
 	p, err := d.wait(ctx, "16 published GPUs", func(p picture) bool { return len(p) == 16 })
 	if err != nil {
 		return "", nil, err

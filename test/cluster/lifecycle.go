@@ -5,7 +5,6 @@ package cluster
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"os"
 	"os/exec"
@@ -62,8 +61,12 @@ func (c *Cluster) Build(ctx context.Context) (string, error) {
 	return strings.Join(versions, ", "), nil
 }
 
-// Up starts the cluster, or heals one that is there, and connects to it.
+// Up starts a new cluster and connects to it. Nothing is left of one that was kept or interrupted: not its pods, and not what
+// was made of its GPUs.
 func (c *Cluster) Up(ctx context.Context) error {
+	if err := c.Down(ctx); err != nil {
+		return err
+	}
 	if err := c.follow(ctx, "up"); err != nil {
 		return err
 	}
@@ -124,20 +127,17 @@ func (c *Cluster) InstallShipped(ctx context.Context) error {
 const simulatedDriver = "bin/switchyard-sim-driver"
 
 func (c *Cluster) install(ctx context.Context, overlay, tag, program string, more ...string) error {
-	parts := []struct {
-		workload, archive string
-		image             []string // tag and programs
-	}{
-		{"daemonset/" + pluginDaemonSet, filepath.Base(overlay), append([]string{tag, program, "bin/nvidia-cdi-hook", "bin/switchyard-mps-supervisor"}, more...)},
-		{"deployment/" + controllerDeployment, "controller", []string{"localhost/switchyard-controller:dev", "bin/switchyard-controller"}},
-	}
-	build := filepath.Join(c.root, "build")
-	if err := os.MkdirAll(build, 0o755); err != nil {
+	dir, err := os.MkdirTemp("", "switchyard-image-")
+	if err != nil {
 		return err
 	}
-	for _, part := range parts {
-		archive := filepath.Join(build, part.archive+".tar")
-		if _, err := c.localcluster(ctx, append([]string{"image", "build", "--output", archive, "--tag"}, part.image...)...); err != nil {
+	defer os.RemoveAll(dir)
+	archive := filepath.Join(dir, "image.tar")
+	for _, image := range [][]string{ // tag and programs
+		append([]string{tag, program, "bin/nvidia-cdi-hook", "bin/switchyard-mps-supervisor"}, more...),
+		{"localhost/switchyard-controller:dev", "bin/switchyard-controller"},
+	} {
+		if _, err := c.localcluster(ctx, append([]string{"image", "build", "--output", archive, "--tag"}, image...)...); err != nil {
 			return err
 		}
 		if _, err := c.localcluster(ctx, "image", "load", archive); err != nil {
@@ -146,17 +146,6 @@ func (c *Cluster) install(ctx context.Context, overlay, tag, program string, mor
 	}
 	if _, err := c.Kubectl(ctx, "apply", "-k", overlay); err != nil {
 		return err
-	}
-	// On a cluster that was kept the tag is the same and the program may be another.
-	for _, part := range parts {
-		raw, err := os.ReadFile(filepath.Join(c.root, part.image[1]))
-		if err != nil {
-			return err
-		}
-		patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"program":"%x"}}}}}`, sha256.Sum256(raw))
-		if _, err := c.Kubectl(ctx, "patch", "-n", Namespace, part.workload, "-p", patch); err != nil {
-			return err
-		}
 	}
 	if err := c.WaitPlugins(ctx, rolloutTimeout); err != nil {
 		return err

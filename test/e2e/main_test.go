@@ -13,13 +13,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-dev/switchyard/test/cluster"
 )
@@ -40,7 +36,7 @@ func TestMain(m *testing.M) {
 func run(ctx context.Context, m *testing.M) int {
 	the = cluster.New(cluster.Options{Progress: os.Stderr})
 	defer down(ctx)
-	for _, step := range []func(context.Context) error{the.Up, clean, the.InstallForCrashes} {
+	for _, step := range []func(context.Context) error{the.Up, the.InstallForCrashes} {
 		if err := step(ctx); err != nil {
 			fmt.Fprintf(os.Stderr, "e2e: %v\nlogs: %s\n", err, the.LogDir())
 			return 1
@@ -61,27 +57,4 @@ func down(ctx context.Context) {
 	if err := the.Down(context.WithoutCancel(ctx)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
-}
-
-// clean removes what an interrupted run or a demo that was kept left in the cluster: their pods hold GPUs.
-func clean(ctx context.Context) error {
-	spaces, err := the.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	for _, ns := range spaces.Items {
-		if ns.Name != "demo" && !strings.HasPrefix(ns.Name, spacePrefix) {
-			continue
-		}
-		if err := the.Client.CoreV1().Namespaces().Delete(ctx, ns.Name, metav1.DeleteOptions{}); ignoreNotFound(err) != nil {
-			return err
-		}
-		if err := the.Until(ctx, patience, "namespace "+ns.Name+" to be gone", func(ctx context.Context) (bool, error) {
-			_, err := the.Client.CoreV1().Namespaces().Get(ctx, ns.Name, metav1.GetOptions{})
-			return apierrors.IsNotFound(err), ignoreNotFound(err)
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -21,9 +21,6 @@ import (
 	"github.com/switchyard-dev/switchyard/test/cluster"
 )
 
-// spacePrefix begins the name of every test's namespace.
-const spacePrefix = "e2e-"
-
 // space is one test's namespace. What it created is gone, and the GPUs are free, when the test ends.
 type space struct {
 	*testing.T
@@ -34,7 +31,7 @@ type space struct {
 func newSpace(t *testing.T) *space {
 	t.Helper()
 	ctx := t.Context()
-	ns, err := the.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: spacePrefix}}, metav1.CreateOptions{})
+	ns, err := the.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatalf("create namespace: %v", err)
 	}
