@@ -29,12 +29,19 @@ const (
 	singlesRounds = 4
 	// waitingGangs of waitingMembers wait beside them.
 	waitingGangs, waitingMembers = 20, 8
+	// singlesSettled is how long they have waited then. Kubernetes' claim controller tries to make the claim of each
+	// pod again and again, 5 ms after the first time and then after twice as long each time, and writes an Event each
+	// time: after 41 s and after 82 s for the last times that a turn could meet. What gangs cost that have just come
+	// is another question than what those cost that wait.
+	singlesSettled = 50 * time.Second
 )
 
 // beside is what waits while single pods are scheduled.
 type beside struct {
 	series string
 	wait   func(ctx context.Context, c *gangCluster, namespace string) error
+	// settles says that what waits costs more at first than later.
+	settles bool
 }
 
 // gangSingles measures what gangs that wait cost everybody else. A GPU of each domain is in use, so that no
@@ -42,10 +49,10 @@ type beside struct {
 func gangSingles() []Benchmark {
 	const alone, gangClaims, gated, plainClaims = "singles-alone", "singles-beside-gangclaims", "singles-beside-gated-pods", "singles-beside-plain-claims"
 	sides := []beside{
-		{alone, func(context.Context, *gangCluster, string) error { return nil }},
-		{gangClaims, waitAsGangClaims},
-		{gated, waitGated},
-		{plainClaims, waitAsPlainClaims},
+		{series: alone, wait: func(context.Context, *gangCluster, string) error { return nil }},
+		{series: gangClaims, wait: waitAsGangClaims, settles: true},
+		{series: gated, wait: waitGated, settles: true},
+		{series: plainClaims, wait: waitAsPlainClaims},
 	}
 	return []Benchmark{{
 		Name: "gang-singles",
@@ -98,8 +105,14 @@ func (c *gangCluster) scheduleBeside(ctx context.Context, side beside) (float64,
 	if err != nil {
 		return 0, err
 	}
+	created := time.Now()
 	if err := side.wait(ctx, c, namespace); err != nil {
 		return 0, err
+	}
+	if side.settles {
+		if err := pause(ctx, singlesSettled-time.Since(created)); err != nil {
+			return 0, err
+		}
 	}
 	rate, err := c.schedule(ctx)
 	return rate, errors.Join(err, c.empty(ctx, namespace))
