@@ -5,12 +5,9 @@ package controller
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -29,10 +26,6 @@ const (
 	// as planning took, and usageRestFactor times before it looks only because of what pods take and free. In a
 	// busy cluster they do so all the time, and hardly ever is it what the gangs that wait are waiting for.
 	restFactor, usageRestFactor = 4, 50
-	// retellAfter is how long a refusal stands before another of the same reason is told: what is free, and so its
-	// message, changes with every pod of the cluster, and each time would cost a write of every gang that waits. It stands
-	// twice as long each time, up to retellMax, for as long as only the message changes.
-	retellAfter, retellMax = 5 * time.Second, time.Minute
 )
 
 // cluster is what the planner needs of placement.Cluster.
@@ -74,22 +67,6 @@ type planner struct {
 type takenPlan struct {
 	// written is the GangClaim with the plan; nil while it is being written.
 	written *v1alpha1.GangClaim
-}
-
-// question is a gang that waits for a plan.
-type question struct {
-	key    types.NamespacedName
-	gang   placement.Gang
-	asked  string // what the answer must be for
-	latest *placement.Decision
-	// told is the answer that is given, since toldAt, and what was asked for it.
-	told    *placement.Decision
-	toldAt  time.Time
-	toldFor string
-	// stands is how long it is not told anew for another message.
-	stands time.Duration
-	// untold says that the latest decision has changed since.
-	untold bool
 }
 
 func newPlanner(c cluster, clk clock.WithDelayedExecution, answered func(types.NamespacedName), observe func(time.Duration, int)) *planner {
@@ -382,35 +359,6 @@ func (p *planner) conclude(decisions []placement.Decision, asked map[types.UID]s
 	return changed
 }
 
-// heardAlready says whether a refusal of the same reason was told a moment ago.
-func (q *question) heardAlready(now time.Time) bool {
-	stands := retellAfter
-	if q.repeats() {
-		stands = q.stands
-	}
-	return q.sameReason() && now.Sub(q.toldAt) < stands
-}
-
-// repeats says that the latest decision is what was told in other words: the moves that would make room are the same, too.
-func (q *question) repeats() bool {
-	return q.sameReason() && equality.Semantic.DeepEqual(q.latest.Room, q.told.Room)
-}
-
-func (q *question) sameReason() bool {
-	latest, told := q.latest.Refusal, q.told.Refusal
-	return latest != nil && told != nil && latest.Reason == told.Reason
-}
-
-// explained adds to why a gang has no place how fragmented the cluster is for gangs of its size.
-func explained(decision placement.Decision, claim *v1alpha1.GangClaim, domains func() []fragmentation.Domain) *placement.Decision {
-	if decision.Refusal != nil && decision.Refusal.Reason == placement.ReasonNoFeasibleDomain {
-		refusal := *decision.Refusal
-		refusal.Message += fragmented(claim, domains())
-		decision.Refusal = &refusal
-	}
-	return &decision
-}
-
 // retell makes a run happen in which what was not told is told.
 func (p *planner) retell() {
 	if p.retelling {
@@ -423,25 +371,6 @@ func (p *planner) retell() {
 		p.mu.Unlock()
 		p.Changed()
 	})
-}
-
-// sameAnswer compares refusals: a plan is always news.
-func sameAnswer(before *placement.Decision, now placement.Decision) bool {
-	return before != nil && before.Plan == nil && now.Plan == nil &&
-		before.Refusal != nil && now.Refusal != nil &&
-		before.Refusal.Reason == now.Refusal.Reason && before.Refusal.Message == now.Refusal.Message &&
-		equality.Semantic.DeepEqual(before.Room, now.Room)
-}
-
-// fingerprint tells two questions about a gang apart.
-func fingerprint(g placement.Gang) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d %d", g.Claim.Generation, g.Priority)
-	for _, pod := range g.Pods {
-		fmt.Fprintf(&b, " %s", pod.UID)
-	}
-	fmt.Fprintf(&b, " %v %t %v", g.Placed, g.Only != nil, g.Only)
-	return b.String()
 }
 
 // reservation is the GangClaim with its plan as long as that keeps devices from others.
