@@ -255,6 +255,18 @@ func TestEventsDoNotWaitForSelectors(t *testing.T) {
 	}
 }
 
+// pending is the i-th pod that waits for a GPU with the selectors; its claim is set, it is not.
+func pending(t *testing.T, c *placement.Cluster, i int, selectors ...resourceapi.DeviceSelector) *corev1.Pod {
+	t.Helper()
+	claim := single(fmt.Sprintf("claim-%02d", i), "n", 0)
+	claim.Status = resourceapi.ResourceClaimStatus{}
+	claim.Spec.Devices.Requests[0].Exactly.Selectors = selectors
+	set(t, c, claim)
+	pod := podOf(fmt.Sprintf("p-%02d", i), "")
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: &claim.Name}}
+	return pod
+}
+
 func TestOnceSelectorsOfRivalsHaveCostTooMuchNoneIsEvaluated(t *testing.T) {
 	var devices []placement.DeviceID
 	for _, d := range hgx("n").Spec.Devices {
@@ -264,13 +276,7 @@ func TestOnceSelectorsOfRivalsHaveCostTooMuchNoneIsEvaluated(t *testing.T) {
 	for _, pods := range []int{1, 20} {
 		c := clusterOf(t, readyNode("n"), hgx("n"))
 		for i := range pods {
-			claim := single(fmt.Sprintf("claim-%d", i), "n", 0)
-			claim.Status = resourceapi.ResourceClaimStatus{}
-			claim.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{expensive(fmt.Sprintf("%d == 20", i))}
-			pod := podOf(fmt.Sprintf("p-%d", i), "")
-			pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: &claim.Name}}
-			set(t, c, claim)
-			set(t, c, pod)
+			set(t, c, pending(t, c, i, expensive(fmt.Sprintf("%d == 20", i))))
 		}
 		ctx := evaluating{context.Background(), func() { evaluations[pods]++ }}
 		if got := c.RivalsIn(ctx, devices, "uid-g"); len(got) != pods {
@@ -286,15 +292,9 @@ func TestSelectorsOfRivalsThatAreExpensiveToCompileAreNotAll(t *testing.T) {
 	c := clusterOf(t, readyNode("n"), hgx("n"))
 	const pods = 40
 	for i := range pods {
-		claim := single(fmt.Sprintf("claim-%02d", i), "n", 0)
-		claim.Status = resourceapi.ResourceClaimStatus{}
 		// They select no device, and cost nothing to evaluate.
 		long := strings.Repeat("x", resourceapi.CELSelectorExpressionMaxLength-20)
-		claim.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{cel(fmt.Sprintf("%q == '%d'", long, i))}
-		pod := podOf(fmt.Sprintf("p-%02d", i), "")
-		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: &claim.Name}}
-		set(t, c, claim)
-		set(t, c, pod)
+		set(t, c, pending(t, c, i, cel(fmt.Sprintf("%q == '%d'", long, i))))
 	}
 	got := c.Rivals([]placement.DeviceID{{Driver: driver, Pool: "n", Device: "gpu-0"}}, "uid-g")
 	if len(got) == pods || len(got) < pods-2 {
@@ -307,14 +307,10 @@ func TestManyPodsThatWaitCostLittleToLookAt(t *testing.T) {
 	c := clusterOf(t, readyNode("n"), hgx("n"))
 	const pods = 1000
 	for i := range pods {
-		claim := single(fmt.Sprintf("claim-%d", i), "n", 0)
-		claim.Status = resourceapi.ResourceClaimStatus{}
-		pod := podOf(fmt.Sprintf("p-%d", i), "")
-		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: &claim.Name}}
+		pod := pending(t, c, i)
 		pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 			corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("1Gi"),
 		}}}}
-		set(t, c, claim)
 		set(t, c, pod)
 	}
 	devices := []placement.DeviceID{{Driver: driver, Pool: "n", Device: "gpu-0"}}
