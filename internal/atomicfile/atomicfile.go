@@ -14,6 +14,7 @@
 package atomicfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -122,6 +123,17 @@ func Write(target string, data []byte, perm fs.FileMode) error {
 		return errors.Join(err, pending.Discard())
 	}
 	return nil
+}
+
+// Ensure is Write unless target is a regular file with that content and those permissions already: to look costs far less
+// than to create a file.
+func Ensure(target string, data []byte, perm fs.FileMode) error {
+	if info, err := os.Lstat(target); err == nil && info.Mode() == perm && info.Size() == int64(len(data)) {
+		if now, err := os.ReadFile(target); err == nil && bytes.Equal(now, data) {
+			return nil
+		}
+	}
+	return Write(target, data, perm)
 }
 
 // WriteDurable is Write for what has to survive a power loss as well, once it has returned nil. With an error target may

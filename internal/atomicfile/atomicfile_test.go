@@ -4,6 +4,7 @@
 package atomicfile
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var writers = map[string]func(string, []byte, fs.FileMode) error{"Write": Write, "WriteDurable": WriteDurable}
+var writers = map[string]func(string, []byte, fs.FileMode) error{"Write": Write, "Ensure": Ensure, "WriteDurable": WriteDurable}
 
 func TestWriteReplacesWhole(t *testing.T) {
 	for name, write := range writers {
@@ -32,6 +33,54 @@ func TestWriteReplacesWhole(t *testing.T) {
 			}
 			if got := names(t, dir); !slices.Equal(got, []string{"a.json"}) {
 				t.Errorf("directory holds %v", got)
+			}
+		})
+	}
+}
+
+func TestEnsureWritesOnlyWhatIsNotThere(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(target string) error
+		writes bool
+	}{
+		"the same":          {change: func(string) error { return nil }},
+		"gone":              {change: os.Remove, writes: true},
+		"other content":     {change: func(target string) error { return os.WriteFile(target, []byte("damaged"), 0o644) }, writes: true},
+		"shorter":           {change: func(target string) error { return os.Truncate(target, 3) }, writes: true},
+		"other permissions": {change: func(target string) error { return os.Chmod(target, 0o600) }, writes: true},
+		"a link to the same": {change: func(target string) error {
+			return errors.Join(os.Rename(target, target+".moved"), os.Symlink(target+".moved", target))
+		}, writes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			target := filepath.Join(t.TempDir(), "a.json")
+			write := func() fs.FileInfo {
+				t.Helper()
+				if err := Ensure(target, []byte("content"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				info, err := os.Lstat(target)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return info
+			}
+			before := write()
+			// Holds on to the inode, so that no other file can have its number.
+			open, err := os.Open(target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer open.Close()
+			if err := test.change(target); err != nil {
+				t.Fatal(err)
+			}
+			after := write()
+			if os.SameFile(before, after) == test.writes {
+				t.Errorf("written anew: %v, want %v", !test.writes, test.writes)
+			}
+			if content, err := os.ReadFile(target); err != nil || string(content) != "content" || after.Mode() != 0o644 {
+				t.Errorf("the file is %q with %v, %v", content, after.Mode(), err)
 			}
 		})
 	}

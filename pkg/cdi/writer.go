@@ -4,7 +4,6 @@
 package cdi
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -253,12 +252,7 @@ func share(edits specs.ContainerEdits, sharing *Sharing) specs.ContainerEdits {
 
 // ensure writes a file unless it is there as it should be.
 func (w *Writer) ensure(path string, data []byte) error {
-	if info, err := os.Lstat(path); err == nil && info.Mode() == specPerm && info.Size() == int64(len(data)) {
-		if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, data) {
-			return nil
-		}
-	}
-	err := atomicfile.Write(path, data, specPerm)
+	err := atomicfile.Ensure(path, data, specPerm)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := os.MkdirAll(w.options.SpecDir, specDirPerm); err != nil {
 			return fmt.Errorf("make the CDI directory: %w", err)

@@ -37,14 +37,15 @@ type metadataFiles struct {
 
 // operations are the file operations that the helper shall use.
 //
-// Writing is atomic but not synced: after a power failure no container that uses the files runs any
+// Writing is atomic, and is left out where the file is there as it should be: a repeated Prepare writes nothing. It is
+// not synced: after a power failure no container that uses the files runs any
 // more, and the next Prepare writes them anew. That keeps four syncs for each request out of the hot
 // path. And the helper names a claim's directory by namespace and name, so cleaning up for a claim
 // that is gone must spare the directory of the claim that took its name.
 func (m metadataFiles) operations() kubeletplugin.MetadataFileOperations {
 	return kubeletplugin.MetadataFileOperations{
 		WriteFile: func(path string, data []byte, perm os.FileMode) error {
-			if err := atomicfile.Write(path, data, perm); err != nil {
+			if err := atomicfile.Ensure(path, data, perm); err != nil {
 				return err
 			}
 			m.written.wrote(path)

@@ -49,6 +49,26 @@ func (m metadataFiles) left(t *testing.T) (directories []string, specs []types.U
 	return directories, specs
 }
 
+// TestPreparingAgainWritesNoMetadata: each file that is created costs a Prepare a good part of a millisecond.
+func TestPreparingAgainWritesNoMetadata(t *testing.T) {
+	m := newMetadata(t, func(string, string) bool { return false }, "a")
+	path := filepath.Join(m.directory("default", "a"), "gpus", "metadata.json")
+	before := must[os.FileInfo](t)(os.Lstat(path))
+	write := func(content string) os.FileInfo {
+		t.Helper()
+		if err := m.operations().WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return must[os.FileInfo](t)(os.Lstat(path))
+	}
+	if !os.SameFile(before, write("{}")) {
+		t.Error("the same content was written again")
+	}
+	if os.SameFile(before, write("[]")) {
+		t.Error("other content was not written")
+	}
+}
+
 func TestMetadataOfAClaimIsRemoved(t *testing.T) {
 	m := newMetadata(t, func(string, string) bool { return false }, "a", "b")
 	if err := m.remove("default", "a", "a-uid"); err != nil {
