@@ -27,8 +27,10 @@ import (
 type Node struct {
 	// Name is the name of the Node object.
 	Name string
-	// Dir holds everything below.
+	// Dir holds everything below but the CDI specs.
 	Dir string
+	// cdiDir is on a file system in memory, as /var/run is on nodes: files are not made at the same speed.
+	cdiDir string
 	// GPUs is the hardware, to be looked at and to be broken.
 	GPUs *simulator.Node
 }
@@ -51,7 +53,10 @@ func NewNode(name, profileName string) (_ *Node, err error) {
 			err = errors.Join(fmt.Errorf("make node %s: %w", name, err), n.Remove())
 		}
 	}()
-	for _, d := range []string{n.PluginDir(), n.RegistryDir(), n.CDIDir()} {
+	if n.cdiDir, err = os.MkdirTemp("/dev/shm", "sy"); err != nil {
+		return nil, err
+	}
+	for _, d := range []string{n.PluginDir(), n.RegistryDir()} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return nil, err
 		}
@@ -66,8 +71,8 @@ func NewNode(name, profileName string) (_ *Node, err error) {
 	return n, err
 }
 
-// Remove deletes the node's directory.
-func (n *Node) Remove() error { return os.RemoveAll(n.Dir) }
+// Remove deletes the node's directories.
+func (n *Node) Remove() error { return errors.Join(os.RemoveAll(n.Dir), os.RemoveAll(n.cdiDir)) }
 
 // PluginDir is the plugin's directory below the kubelet's plugins directory.
 func (n *Node) PluginDir() string { return filepath.Join(n.Dir, "p", v1alpha1.DriverName) }
@@ -76,7 +81,7 @@ func (n *Node) PluginDir() string { return filepath.Join(n.Dir, "p", v1alpha1.Dr
 func (n *Node) RegistryDir() string { return filepath.Join(n.Dir, "r") }
 
 // CDIDir is where CDI specs go.
-func (n *Node) CDIDir() string { return filepath.Join(n.Dir, "cdi") }
+func (n *Node) CDIDir() string { return n.cdiDir }
 
 // SimDir holds the simulated hardware.
 func (n *Node) SimDir() string { return filepath.Join(n.Dir, "sim") }
