@@ -89,7 +89,6 @@ func Programs() []Program {
 		// sandboxes, which a runc without the tag refuses.
 		{Name: "runc", Package: "github.com/opencontainers/runc", Module: "github.com/opencontainers/runc", Tags: "seccomp", Stamp: noStamp},
 		cni("main", "ptp"),
-		cni("main", "loopback"),
 		cni("ipam", "host-local"),
 		{Name: "crictl", Package: "sigs.k8s.io/cri-tools/cmd/crictl", Module: "sigs.k8s.io/cri-tools", Stamp: stampVariable("sigs.k8s.io/cri-tools/pkg/version.Version")},
 		{Name: "helm", Package: "helm.sh/helm/v4/cmd/helm", Module: "helm.sh/helm/v4", Stamp: stampVariable("helm.sh/helm/v4/internal/version.version")},

@@ -197,6 +197,8 @@ disabled_plugins = [
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = ["{{.CNIBin}}"]
     conf_dir = "{{.CNIConfig}}"
+    # A program less to run for each pod.
+    use_internal_loopback = true
 
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
