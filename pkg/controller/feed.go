@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -126,7 +127,8 @@ func follow[T any, P interface {
 func (f *feed) setPod(old, pod *corev1.Pod) {
 	f.cluster.SetPod(pod)
 	if old == nil || podChanged(old, pod) {
-		f.usageChanged(old != nil && takesRoom(old) && !takesRoom(pod))
+		// A pod that loses a label may let others in that keep away from it.
+		f.usageChanged(old != nil && takesRoom(old) && (!takesRoom(pod) || !maps.Equal(old.Labels, pod.Labels)))
 	}
 }
 
@@ -226,9 +228,10 @@ func (f *feed) deleteGang(gang *v1alpha1.GangClaim) {
 	f.deleted()
 }
 
-// podChanged says that the pod takes another amount of a node, or may be decided on now.
+// podChanged says that the pod takes another amount of a node, is another to those that go by labels, or may be decided on now.
 func podChanged(old, pod *corev1.Pod) bool {
-	return old.Spec.NodeName != pod.Spec.NodeName || old.Status.Phase != pod.Status.Phase ||
+	return !maps.Equal(old.Labels, pod.Labels) ||
+		old.Spec.NodeName != pod.Spec.NodeName || old.Status.Phase != pod.Status.Phase ||
 		(old.DeletionTimestamp == nil) != (pod.DeletionTimestamp == nil) ||
 		len(old.Status.ResourceClaimStatuses) != len(pod.Status.ResourceClaimStatuses) ||
 		unschedulable(old) != unschedulable(pod)

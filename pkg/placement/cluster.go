@@ -61,6 +61,8 @@ type Cluster struct {
 	unbound     map[types.NamespacedName]*pod
 	// byTemplate lists the pods that name a ResourceClaimTemplate.
 	byTemplate map[types.NamespacedName]map[types.NamespacedName]*pod
+	// repulsions are the anti-affinity of the pods that run, by its text.
+	repulsions map[string]*repulsion
 
 	quotas map[string]map[string]*corev1.ResourceQuota // by namespace and name
 	gangs  map[types.NamespacedName]*reservation
@@ -94,6 +96,7 @@ func NewClusterAt(time clock.PassiveClock) *Cluster {
 		pods:       map[types.NamespacedName]*pod{},
 		unbound:    map[types.NamespacedName]*pod{},
 		byTemplate: map[types.NamespacedName]map[types.NamespacedName]*pod{},
+		repulsions: map[string]*repulsion{},
 		quotas:     map[string]map[string]*corev1.ResourceQuota{},
 		gangs:      map[types.NamespacedName]*reservation{},
 		promised:   map[string]amounts{},

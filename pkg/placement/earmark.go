@@ -99,5 +99,5 @@ func (r *request) text() string {
 }
 
 func (n needs) same(other needs) bool {
-	return slices.Equal(n.requests, other.requests) && slices.EqualFunc(n.kinds, other.kinds, func(a, b podKind) bool { return sameKind(a.spec, b.spec) })
+	return n.company.same(other.company) && slices.Equal(n.requests, other.requests) && slices.EqualFunc(n.kinds, other.kinds, func(a, b podKind) bool { return sameKind(a.spec, b.spec) })
 }

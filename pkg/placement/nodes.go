@@ -132,6 +132,7 @@ func (c *Cluster) SetPod(object *corev1.Pod) {
 		n := c.node(p.node)
 		n.pods++
 		n.stocks.request(p.requests, 1)
+		c.repel(p, 1)
 	}
 }
 
@@ -161,6 +162,7 @@ func (c *Cluster) deletePod(key types.NamespacedName) {
 	n := c.nodes[p.node]
 	n.pods--
 	n.stocks.request(p.requests, -1)
+	c.repel(p, -1)
 	c.forgetNode(n)
 }
 
@@ -196,6 +198,7 @@ type needs struct {
 	kinds    []podKind
 	anywhere bool // all kinds are
 	requests []need
+	company
 }
 
 // need is the most that a pod of the gang requests of a resource.
@@ -266,9 +269,11 @@ func NodeSuits(node *corev1.Node, pod *corev1.Pod) bool {
 }
 
 // suits says why some pod of the gang may not run on the node, now or later; empty when all may. What
-// the node's pods take is not looked at.
+// the node's pods take is not looked at, only who they are.
 func (n *node) suits(needs needs) string {
 	switch {
+	case needs.shunned[n] != "":
+		return needs.shunned[n]
 	case n.open && needs.anywhere:
 		return ""
 	case n.object == nil:
@@ -322,6 +327,9 @@ func ready(n *corev1.Node) bool {
 // to, or, if empty, without any.
 func (n *node) room(needs needs, promised amounts, empty bool) int {
 	room := int64(resourceMembersMax)
+	if needs.apart {
+		room = 1
+	}
 	for _, need := range needs.requests {
 		stock := n.stocks.of(need.name)
 		left := stock.allocatable
@@ -333,8 +341,11 @@ func (n *node) room(needs needs, promised amounts, empty bool) int {
 	return int(room)
 }
 
-// shortage says which resource is missing for that many pods of the gang, or is not enough for one.
+// shortage says why the node does not hold that many pods of the gang: which resource is missing, or is not enough for one.
 func (n *node) shortage(needs needs, promised amounts, pods int) string {
+	if needs.apart && pods > 1 {
+		return "the pods' anti-affinity lets no two of them share a node"
+	}
 	for _, need := range needs.requests {
 		name, stock := need.name.Value(), n.stocks.of(need.name)
 		left := max(stock.allocatable-stock.requested-promised[name], 0)

@@ -56,6 +56,7 @@ func (c *Cluster) newRequest(g Gang, v *view) (*request, *Refusal) {
 		needs:       c.needsOf(g.Pods),
 		selectors:   textOf(spec.Selectors),
 	}
+	r.needs.company = c.companyOf(g.Pods)
 	if len(g.Pods) == 0 {
 		r.members = int(spec.Members)
 	}

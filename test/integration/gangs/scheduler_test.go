@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -127,4 +128,41 @@ func TestAMemberIsHeldByAVolumeThatWaits(t *testing.T) {
 	})
 	defer e.delete(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: e.namespace}})
 	e.together(append(e.jobRuns("train", 1), e.jobRuns("held", 1)...), 4)
+}
+
+// Without foresight both members would be planned onto the two domains of one node, and the scheduler would keep the
+// second one off for ever.
+func TestMembersWithAntiAffinityGetANodeEach(t *testing.T) {
+	e := newEnv(t, stock, "a100-2x4", "a100-2x4", "a100-2x4")
+	apart := func(pod *corev1.Pod) {
+		pod.Labels = map[string]string{"app": "train"}
+		pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels},
+			}},
+		}}
+	}
+	// A pod of no gang that the members keep away from.
+	other := e.pod("other", "other", apart, func(pod *corev1.Pod) { pod.Spec.NodeSelector[corev1.LabelHostname] = e.nodes[0] })
+	e.template("other", 1)
+	e.create(other)
+	e.running(other)
+
+	gang := e.gang("train", 2, 4)
+	pods := e.members("train", 2, apart)
+	e.start()
+	e.running(pods...)
+	e.together(pods, 4)
+	e.reaches(gang, v1alpha1.StepHolding)
+	if gang.Status.Attempts != 1 {
+		t.Errorf("the gang was started at attempt %d, want the first: %s", gang.Status.Attempts, describe(gang))
+	}
+	third := e.gang("late", 1, 4)
+	e.members("late", 1, apart)
+	condition := e.waits(third, "NodesFull")
+	if !strings.Contains(condition.Message, "anti-affinity") {
+		t.Errorf("the gang that has no node left waits with %q", condition.Message)
+	}
+	e.delete(other)
+	e.reaches(third, v1alpha1.StepHolding)
 }

@@ -1,0 +1,272 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// company is what required inter-pod affinity and anti-affinity, of the pods of a gang or of others, mean for a gang.
+type company struct {
+	// apart says that no two pods of the gang may share a node.
+	apart bool
+	// shunned are the nodes on which some pod of the gang may not run, because of who runs there or does not, and why.
+	shunned map[*node]string
+}
+
+func (c company) same(other company) bool {
+	return c.apart == other.apart && maps.Equal(c.shunned, other.shunned)
+}
+
+// term is a required term of inter-pod affinity or anti-affinity.
+type term struct {
+	selector   labels.Selector
+	namespaces []string // sorted; nil: all
+	key        string   // of the node label that tells places apart
+}
+
+// termsOf reads a pod's terms. Those with a selector of namespaces other than the empty one, which selects all, are
+// left out: the labels of namespaces are not known.
+func termsOf(pod *corev1.Pod, required []corev1.PodAffinityTerm) []term {
+	var terms []term
+	for i := range required {
+		t := term{key: required[i].TopologyKey}
+		selector, err := metav1.LabelSelectorAsSelector(required[i].LabelSelector)
+		switch named := required[i].NamespaceSelector; {
+		case err != nil || named != nil && len(named.MatchLabels)+len(named.MatchExpressions) > 0:
+			continue
+		case named != nil:
+		case len(required[i].Namespaces) > 0:
+			t.namespaces = slices.Sorted(slices.Values(required[i].Namespaces))
+		default:
+			t.namespaces = []string{pod.Namespace}
+		}
+		t.selector = selector
+		terms = append(terms, t)
+	}
+	return terms
+}
+
+func attractions(pod *corev1.Pod) []term {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAffinity == nil {
+		return nil
+	}
+	return termsOf(pod, pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+}
+
+func repulsions(pod *corev1.Pod) []term {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
+		return nil
+	}
+	return termsOf(pod, pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+}
+
+func (t term) selects(pod *corev1.Pod) bool {
+	return (t.namespaces == nil || slices.Contains(t.namespaces, pod.Namespace)) && t.selector.Matches(labels.Set(pod.Labels))
+}
+
+// text is equal for terms that say the same.
+func (t term) text() string { return fmt.Sprintf("%s %q %s", t.key, t.namespaces, t.selector) }
+
+// repulsion is a term of anti-affinity that running pods have: equal ones are one, as pods of one owner are many.
+type repulsion struct {
+	term
+	nodes map[string]int // how many such pods each node has
+}
+
+// repel adds a running pod's anti-affinity, or takes it away.
+func (c *Cluster) repel(p *pod, by int) {
+	for _, t := range repulsions(p.object) {
+		text := t.text()
+		r := c.repulsions[text]
+		if r == nil {
+			r = &repulsion{term: t, nodes: map[string]int{}}
+			c.repulsions[text] = r
+		}
+		if r.nodes[p.node] += by; r.nodes[p.node] == 0 {
+			delete(r.nodes, p.node)
+		}
+		if len(r.nodes) == 0 {
+			delete(c.repulsions, text)
+		}
+	}
+}
+
+// places are values of node labels, by key and value, with a reason each.
+type places map[string]map[string]string
+
+// add adds the place of a node.
+func (p places) add(n *node, key, why string) {
+	value, ok := n.label(key)
+	if !ok {
+		return
+	}
+	if p[key] == nil {
+		p[key] = map[string]string{}
+	}
+	// Whatever the order in which pods are looked at, the reason is the same.
+	if known, ok := p[key][value]; !ok || why < known {
+		p[key][value] = why
+	}
+}
+
+// of returns the reason of the place where a node is, and whether it is listed.
+func (p places) of(n *node, key string) (why string, ok bool) {
+	value, labelled := n.label(key)
+	if !labelled {
+		return "", false
+	}
+	why, ok = p[key][value]
+	return why, ok
+}
+
+// label returns a label of the node; a nil node has none.
+func (n *node) label(key string) (value string, ok bool) {
+	if n == nil || n.object == nil {
+		return "", false
+	}
+	value, ok = n.object.Labels[key]
+	return value, ok
+}
+
+// companyOf finds out what pods say about each other, as kube-scheduler's plugin InterPodAffinity does. Any pod of
+// the gang may be scheduled to any of its nodes, so all must suit. Pods that are planned and not bound are not seen.
+func (c *Cluster) companyOf(pods []*corev1.Pod) company {
+	own, wanted := distinct(pods, repulsions), distinct(pods, attractions)
+	if len(own)+len(wanted)+len(c.repulsions) == 0 {
+		return company{}
+	}
+	away := places{}
+	for _, r := range c.repulsions {
+		if !slices.ContainsFunc(pods, r.selects) {
+			continue
+		}
+		for name := range r.nodes {
+			away.add(c.nodes[name], r.key, fmt.Sprintf("a pod that runs there keeps these pods away: its anti-affinity to %s", r.selector))
+		}
+	}
+	for _, t := range own {
+		for key, p := range c.pods {
+			if p.node != "" && t.selects(p.object) {
+				away.add(c.nodes[p.node], t.key, fmt.Sprintf("the pods' anti-affinity keeps them away from pod %s", key))
+			}
+		}
+	}
+	result := company{apart: apart(pods)}
+	shun := func(n *node, why string) {
+		if result.shunned == nil {
+			result.shunned = map[*node]string{}
+		}
+		if _, ok := result.shunned[n]; !ok {
+			result.shunned[n] = why
+		}
+	}
+	keys := slices.Sorted(maps.Keys(away))
+	for _, n := range c.sortedNodes {
+		for _, key := range keys {
+			if why, ok := away.of(n, key); ok {
+				shun(n, why)
+			}
+		}
+	}
+	for _, p := range pods {
+		if terms := attractions(p); len(terms) > 0 {
+			c.nearTo(pods, terms, shun)
+		}
+	}
+	return result
+}
+
+// nearTo shuns the nodes where no pod runs that all the terms of a pod's affinity select, and those without a label by
+// which a term tells places apart. Where nobody runs yet that the terms select and one of the gang's own pods would be the
+// first, any other node will do; that the rest has to follow is left to the scheduler.
+func (c *Cluster) nearTo(pods []*corev1.Pod, terms []term, shun func(*node, string)) {
+	all := func(pod *corev1.Pod) bool {
+		return !slices.ContainsFunc(terms, func(t term) bool { return !t.selects(pod) })
+	}
+	near, any := places{}, false
+	for _, p := range c.pods {
+		if p.node == "" || !all(p.object) {
+			continue
+		}
+		any = true
+		for _, t := range terms {
+			near.add(c.nodes[p.node], t.key, "")
+		}
+	}
+	first := !any && slices.ContainsFunc(pods, all)
+	for _, n := range c.sortedNodes {
+		for _, t := range terms {
+			_, labelled := n.label(t.key)
+			_, ok := near.of(n, t.key)
+			switch {
+			case !labelled:
+				shun(n, fmt.Sprintf("it has no label %s, by which the pods' affinity goes", t.key))
+			case !ok && !first:
+				shun(n, fmt.Sprintf("no pod runs there that the pods' affinity asks for: %s", t.selector))
+			}
+		}
+	}
+}
+
+// apart reports whether anti-affinity lets no two of the pods share a node. That is told only of pods that all say the same
+// of each other, as those of one template do.
+func apart(pods []*corev1.Pod) bool {
+	if len(pods) < 2 {
+		return false
+	}
+	hostname := func(pod *corev1.Pod) map[string]term {
+		terms := map[string]term{}
+		for _, t := range repulsions(pod) {
+			if t.key == corev1.LabelHostname {
+				terms[t.text()] = t
+			}
+		}
+		return terms
+	}
+	common := hostname(pods[0])
+	if len(common) == 0 {
+		return false
+	}
+	spared := 0
+	for _, p := range pods {
+		terms := hostname(p)
+		if len(terms) != len(common) {
+			return false
+		}
+		selected := false
+		for text, t := range common {
+			if _, ok := terms[text]; !ok {
+				return false
+			}
+			selected = selected || t.selects(p)
+		}
+		if !selected {
+			spared++
+		}
+	}
+	// Of two of which neither is selected, both may share a node.
+	return spared < 2
+}
+
+// distinct are the terms of the pods, each once.
+func distinct(pods []*corev1.Pod, of func(*corev1.Pod) []term) []term {
+	var terms []term
+	seen := map[string]bool{}
+	for _, p := range pods {
+		for _, t := range of(p) {
+			if text := t.text(); !seen[text] {
+				seen[text] = true
+				terms = append(terms, t)
+			}
+		}
+	}
+	return terms
+}

@@ -1,0 +1,327 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/switchyard-dev/switchyard/pkg/placement"
+)
+
+const zone = corev1.LabelTopologyZone
+
+func inZone(node *corev1.Node, name string) *corev1.Node {
+	node.Labels[zone] = name
+	return node
+}
+
+// near is a term for pods with the label app.
+func near(key, app string, namespaces ...string) corev1.PodAffinityTerm {
+	return corev1.PodAffinityTerm{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}, Namespaces: namespaces}
+}
+
+func with(affinity, anti []corev1.PodAffinityTerm) *corev1.Affinity {
+	a := &corev1.Affinity{}
+	if affinity != nil {
+		a.PodAffinity = &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: affinity}
+	}
+	if anti != nil {
+		a.PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: anti}
+	}
+	return a
+}
+
+// app gives the members a label and, where terms are given, anti-affinity to others.
+func app(name string, anti ...corev1.PodAffinityTerm) func(*placement.Gang) {
+	return func(g *placement.Gang) {
+		for _, p := range g.Pods {
+			p.Labels = map[string]string{"app": name, "rank": p.Name}
+			p.Spec.Affinity = with(nil, anti)
+		}
+	}
+}
+
+func running(namespace, app, node string, affinity *corev1.Affinity) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: app + "-on-" + node, UID: types.UID(namespace + app + node), Labels: map[string]string{"app": app}},
+		Spec:       corev1.PodSpec{NodeName: node, Affinity: affinity},
+	}
+}
+
+func ended(pod *corev1.Pod) *corev1.Pod {
+	pod.Status.Phase = corev1.PodSucceeded
+	return pod
+}
+
+func TestPodsThatKeepAwayFromEachOther(t *testing.T) {
+	const host = corev1.LabelHostname
+	one := []any{inZone(readyNode("node-a"), "x"), hgx("node-a")}
+	two := append(slices.Clone(one), inZone(readyNode("node-b"), "x"), hgx("node-b"))
+	three := append(slices.Clone(two), inZone(readyNode("node-c"), "y"), hgx("node-c"))
+	onOwn := func(g *placement.Gang) { app("train", near(host, "train"))(g) }
+	for name, test := range map[string]struct {
+		cluster []any
+		more    []any
+		gang    placement.Gang
+		want    string // a plan, or a part of the refusal
+	}{
+		"members without anti-affinity share a node": {two, nil, gangOf("g", 2, 4, app("train")), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7"},
+		"members with anti-affinity to each other get a node each": {
+			two, nil, gangOf("g", 2, 4, onOwn), "node-a node-a.0 ×1: 0 1 2 3; node-b node-b.0 ×1: 0 1 2 3",
+		},
+		"more members than nodes": {
+			two, nil, gangOf("g", 3, 2, onOwn), "node-a: the pods' anti-affinity lets no two of them share a node",
+		},
+		"anti-affinity to others says nothing of members":  {two, nil, gangOf("g", 2, 4, app("train", near(host, "web"))), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7"},
+		"anti-affinity in a zone is left to the scheduler": {two, nil, gangOf("g", 2, 4, app("train", near(zone, "train"))), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7"},
+		"one member without anti-affinity may join another": {
+			one, nil, gangOf("g", 2, 4, onOwn, func(g *placement.Gang) { g.Pods[1].Spec.Affinity = nil }), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7",
+		},
+		"a leader that nobody keeps away from is still kept off by workers": {
+			one, nil, gangOf("g", 2, 4, onOwn, func(g *placement.Gang) { g.Pods[0].Labels["app"] = "leader" }), "lets no two of them share a node",
+		},
+		"two that nobody selects": {
+			one, nil, gangOf("g", 2, 4, onOwn, func(g *placement.Gang) { g.Pods[0].Labels, g.Pods[1].Labels = nil, nil }), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7",
+		},
+		"a pod that the members keep away from": {
+			two, []any{running("ml", "web", "node-a", nil)}, gangOf("g", 1, 4, app("train", near(host, "web"))), "node-b node-b.0 ×1: 0 1 2 3",
+		},
+		"everywhere": {
+			two,
+			[]any{running("ml", "web", "node-a", nil), running("ml", "web", "node-b", nil)},
+			gangOf("g", 1, 4, app("train", near(host, "web"))),
+			"node-a: the pods' anti-affinity keeps them away from pod ml/web-on-node-a",
+		},
+		"in the same zone": {
+			three, []any{running("ml", "web", "node-b", nil)}, gangOf("g", 1, 4, app("train", near(zone, "web"))), "node-c node-c.0 ×1: 0 1 2 3",
+		},
+		"one that has ended": {
+			two, []any{ended(running("ml", "web", "node-a", nil))}, gangOf("g", 1, 4, app("train", near(host, "web"))), "node-a node-a.0 ×1: 0 1 2 3",
+		},
+		"one of another namespace": {
+			two, []any{running("web", "web", "node-a", nil)}, gangOf("g", 1, 4, app("train", near(host, "web"))), "node-a node-a.0 ×1: 0 1 2 3",
+		},
+		"one of a namespace that is named": {
+			two, []any{running("web", "web", "node-a", nil)}, gangOf("g", 1, 4, app("train", near(host, "web", "web"))), "node-b node-b.0 ×1: 0 1 2 3",
+		},
+		"one of any namespace": {
+			two, []any{running("web", "web", "node-a", nil)}, gangOf("g", 1, 4, app("train", func() corev1.PodAffinityTerm {
+				term := near(host, "web")
+				term.NamespaceSelector = &metav1.LabelSelector{}
+				return term
+			}())), "node-b node-b.0 ×1: 0 1 2 3",
+		},
+		"namespaces by their labels are left to the scheduler": {
+			two, []any{running("ml", "web", "node-a", nil)}, gangOf("g", 1, 4, app("train", func() corev1.PodAffinityTerm {
+				term := near(host, "web")
+				term.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}}
+				return term
+			}())), "node-a node-a.0 ×1: 0 1 2 3",
+		},
+		"a pod that keeps away from members": {
+			two, []any{running("ml", "web", "node-a", with(nil, []corev1.PodAffinityTerm{near(host, "train")}))}, gangOf("g", 1, 4, app("train")), "node-b node-b.0 ×1: 0 1 2 3",
+		},
+		"which is all there is": {
+			one,
+			[]any{running("ml", "web", "node-a", with(nil, []corev1.PodAffinityTerm{near(host, "train")}))},
+			gangOf("g", 1, 4, app("train")),
+			"node-a: a pod that runs there keeps these pods away: its anti-affinity to app=train",
+		},
+		"a label that nodes do not have tells no places apart": {
+			two, []any{running("ml", "web", "node-a", nil)}, gangOf("g", 1, 4, app("train", near("rack", "web"))), "node-a node-a.0 ×1: 0 1 2 3",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clusterOf(t, slices.Concat(test.cluster, test.more)...)
+			decision := c.Plan(context.Background(), []placement.Gang{test.gang})[0]
+			if decision.Refusal == nil {
+				if got := describe(decision); got != test.want {
+					t.Errorf("planned on %q, want %q", got, test.want)
+				}
+				return
+			}
+			if decision.Refusal.Reason != placement.ReasonNodesFull || !strings.Contains(decision.Refusal.Message, test.want) {
+				t.Errorf("refused with %s: %s; want %q", decision.Refusal.Reason, decision.Refusal.Message, test.want)
+			}
+		})
+	}
+}
+
+func TestPodsThatWantToBeNearOthers(t *testing.T) {
+	three := []any{
+		inZone(readyNode("node-a"), "x"), hgx("node-a"), inZone(readyNode("node-b"), "y"), hgx("node-b"), inZone(readyNode("node-c"), "y"), hgx("node-c"),
+	}
+	wants := func(terms ...corev1.PodAffinityTerm) func(*placement.Gang) {
+		return func(g *placement.Gang) {
+			app("train")(g)
+			for _, p := range g.Pods {
+				p.Spec.Affinity = with(terms, nil)
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		more []any
+		gang placement.Gang
+		want string
+	}{
+		"on its node":                 {[]any{running("ml", "cache", "node-c", nil)}, gangOf("g", 1, 4, wants(near(corev1.LabelHostname, "cache"))), "node-c node-c.0 ×1: 0 1 2 3"},
+		"in its zone":                 {[]any{running("ml", "cache", "node-c", nil)}, gangOf("g", 1, 4, wants(near(zone, "cache"))), "node-b node-b.0 ×1: 0 1 2 3"},
+		"it is nowhere":               {nil, gangOf("g", 1, 4, wants(near(zone, "cache"))), "node-a: no pod runs there that the pods' affinity asks for: app=cache"},
+		"by a label that no node has": {nil, gangOf("g", 1, 4, wants(near("rack", "train"))), "node-a: it has no label rack, by which the pods' affinity goes"},
+		"two that no pod is both of": {
+			[]any{running("ml", "cache", "node-a", nil), running("ml", "web", "node-a", nil)},
+			gangOf("g", 1, 4, wants(near(zone, "cache"), near(zone, "web"))), "no pod runs there that the pods' affinity asks for",
+		},
+		"each other, the first of them anywhere": {nil, gangOf("g", 2, 4, wants(near(zone, "train"))), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7"},
+		"each other, where some run already": {
+			[]any{running("ml", "train", "node-b", nil)}, gangOf("g", 1, 4, wants(near(zone, "train"))), "node-b node-b.0 ×1: 0 1 2 3",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clusterOf(t, slices.Concat(three, test.more)...)
+			decision := c.Plan(context.Background(), []placement.Gang{test.gang})[0]
+			if decision.Refusal == nil {
+				if got := describe(decision); got != test.want {
+					t.Errorf("planned on %q, want %q", got, test.want)
+				}
+				return
+			}
+			if decision.Refusal.Reason != placement.ReasonNodesFull || !strings.Contains(decision.Refusal.Message, test.want) {
+				t.Errorf("refused with %s: %s; want %q", decision.Refusal.Reason, decision.Refusal.Message, test.want)
+			}
+		})
+	}
+}
+
+// TestNodesOfOnePodAreThoseOfAPairwiseLook compares with the rules of kube-scheduler's plugin, pod by pod, while pods come, go,
+// move their labels and end.
+func TestNodesOfOnePodAreThoseOfAPairwiseLook(t *testing.T) {
+	keys := []string{corev1.LabelHostname, zone, "rack"}
+	apps := []string{"a", "b", "c"}
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var nodes []*corev1.Node
+		var objects []any
+		for i := range 4 {
+			n := inZone(readyNode(fmt.Sprintf("node-%d", i)), fmt.Sprintf("zone-%d", r.IntN(2)))
+			if r.IntN(2) == 0 {
+				n.Labels["rack"] = []string{"", "r"}[r.IntN(2)]
+			}
+			nodes = append(nodes, n)
+			objects = append(objects, n, hgx(n.Name))
+		}
+		c := clusterOf(t, objects...)
+		terms := func(chance int) (list []corev1.PodAffinityTerm) {
+			for r.IntN(chance) == 0 {
+				list = append(list, near(keys[r.IntN(len(keys))], apps[r.IntN(len(apps))], [][]string{nil, {"ml"}, {"web", "ml"}}[r.IntN(3)]...))
+			}
+			return list
+		}
+		pods := map[string]*corev1.Pod{}
+		for step := range 12 {
+			name := fmt.Sprintf("p%d", r.IntN(5))
+			if pods[name] != nil && r.IntN(3) == 0 {
+				c.DeletePod(types.NamespacedName{Namespace: pods[name].Namespace, Name: name})
+				delete(pods, name)
+			} else {
+				p := running([]string{"ml", "web"}[r.IntN(2)], apps[r.IntN(len(apps))], nodes[r.IntN(len(nodes))].Name, with(terms(4), terms(2)))
+				p.Name = name
+				if old := pods[name]; old != nil {
+					p.Namespace = old.Namespace
+				}
+				if r.IntN(5) == 0 {
+					ended(p)
+				}
+				pods[name] = p
+				c.SetPod(p)
+			}
+			g := gangOf("g", 1, 4, app(apps[r.IntN(len(apps))]))
+			g.Pods[0].Spec.Affinity = with(terms(3), terms(3))
+			for _, n := range nodes {
+				only := gangOf("g", 1, 4)
+				only.Pods[0] = g.Pods[0].DeepCopy()
+				only.Pods[0].Spec.NodeSelector = map[string]string{corev1.LabelHostname: n.Name}
+				got := c.Plan(context.Background(), []placement.Gang{only})[0].Plan != nil
+				if want := companySuits(n, only.Pods[0], pods, nodes); got != want {
+					t.Fatalf("seed %d, step %d: pod %v with %+v on node %v: planned %v, want %v", seed, step, g.Pods[0].Labels, g.Pods[0].Spec.Affinity, n.Labels, got, want)
+				}
+			}
+		}
+	}
+}
+
+// companySuits is what kube-scheduler's documentation says of required terms.
+func companySuits(node *corev1.Node, pod *corev1.Pod, pods map[string]*corev1.Pod, nodes []*corev1.Node) bool {
+	matches := func(owner *corev1.Pod, term corev1.PodAffinityTerm, other *corev1.Pod) bool {
+		namespaces := term.Namespaces
+		if len(namespaces) == 0 {
+			namespaces = []string{owner.Namespace}
+		}
+		return slices.Contains(namespaces, other.Namespace) && other.Labels["app"] == term.LabelSelector.MatchLabels["app"]
+	}
+	together := func(key string, other *corev1.Pod) bool {
+		for _, n := range nodes {
+			if n.Name == other.Spec.NodeName {
+				here, ok := node.Labels[key]
+				there, too := n.Labels[key]
+				return ok && too && here == there
+			}
+		}
+		return false
+	}
+	var wanted []corev1.PodAffinityTerm
+	if pod.Spec.Affinity.PodAffinity != nil {
+		wanted = pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	}
+	for _, term := range wanted {
+		if _, ok := node.Labels[term.TopologyKey]; !ok {
+			return false
+		}
+	}
+	anti := func(p *corev1.Pod) []corev1.PodAffinityTerm {
+		if p.Spec.Affinity == nil || p.Spec.Affinity.PodAntiAffinity == nil {
+			return nil
+		}
+		return p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	}
+	all := func(other *corev1.Pod) bool {
+		return !slices.ContainsFunc(wanted, func(term corev1.PodAffinityTerm) bool { return !matches(pod, term, other) })
+	}
+	anywhere := false
+	found := make([]bool, len(wanted))
+	for _, other := range pods {
+		if placement.Ended(other) {
+			continue
+		}
+		for _, term := range anti(pod) {
+			if matches(pod, term, other) && together(term.TopologyKey, other) {
+				return false
+			}
+		}
+		for _, term := range anti(other) {
+			if matches(other, term, pod) && together(term.TopologyKey, other) {
+				return false
+			}
+		}
+		if len(wanted) > 0 && all(other) {
+			anywhere = true
+			for i, term := range wanted {
+				found[i] = found[i] || together(term.TopologyKey, other)
+			}
+		}
+	}
+	if len(wanted) == 0 || !anywhere && all(pod) {
+		return true
+	}
+	return !slices.Contains(found, false)
+}
