@@ -13,10 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// company is what required inter-pod affinity and anti-affinity, of the pods of a gang or of others, mean for a gang.
+// company is what required inter-pod affinity, anti-affinity and host ports, of the pods of a gang and of others, mean for a
+// gang.
 type company struct {
-	// apart says that no two pods of the gang may share a node.
-	apart bool
+	// apart says why no two pods of the gang may share a node; empty when they may.
+	apart string
 	// shunned are the nodes on which some pod of the gang may not run, because of who runs there or does not, and why.
 	shunned map[*node]string
 }
@@ -136,11 +137,11 @@ func (n *node) label(key string) (value string, ok bool) {
 	return value, ok
 }
 
-// companyOf finds out what pods say about each other, as kube-scheduler's plugin InterPodAffinity does. Any pod of
-// the gang may be scheduled to any of its nodes, so all must suit. Pods that are planned and not bound are not seen.
+// companyOf finds out what pods say about each other, as kube-scheduler's plugins InterPodAffinity and NodePorts do. Any pod
+// of the gang may be scheduled to any of its nodes, so all must suit. Pods that are planned and not bound are not seen.
 func (c *Cluster) companyOf(pods []*corev1.Pod) company {
-	own, wanted := distinct(pods, repulsions), distinct(pods, attractions)
-	if len(own)+len(wanted)+len(c.repulsions) == 0 {
+	own, wanted, ports := distinct(pods, repulsions), distinct(pods, attractions), hostPortsOf(pods)
+	if len(own)+len(wanted)+len(ports)+len(c.repulsions) == 0 {
 		return company{}
 	}
 	away := places{}
@@ -159,7 +160,13 @@ func (c *Cluster) companyOf(pods []*corev1.Pod) company {
 			}
 		}
 	}
-	result := company{apart: apart(pods)}
+	var result company
+	switch {
+	case apart(pods):
+		result.apart = "the pods' anti-affinity lets no two of them share a node"
+	case clash(pods):
+		result.apart = "the pods take the same host port, so no two of them can share a node"
+	}
 	shun := func(n *node, why string) {
 		if result.shunned == nil {
 			result.shunned = map[*node]string{}
@@ -181,6 +188,7 @@ func (c *Cluster) companyOf(pods []*corev1.Pod) company {
 			c.nearTo(pods, terms, shun)
 		}
 	}
+	c.besidePorts(ports, shun)
 	return result
 }
 

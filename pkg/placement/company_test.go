@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
@@ -49,6 +50,20 @@ func app(name string, anti ...corev1.PodAffinityTerm) func(*placement.Gang) {
 			p.Spec.Affinity = with(nil, anti)
 		}
 	}
+}
+
+// port gives the members a host port.
+func port(ip string, number int32) func(*placement.Gang) {
+	return func(g *placement.Gang) {
+		for _, p := range g.Pods {
+			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostIP: ip, HostPort: number, ContainerPort: number}}
+		}
+	}
+}
+
+func listening(pod *corev1.Pod, number int32) *corev1.Pod {
+	pod.Spec.Containers = []corev1.Container{{Name: "c", Ports: []corev1.ContainerPort{{HostPort: number, ContainerPort: number, Protocol: corev1.ProtocolTCP}}}}
+	return pod
 }
 
 func running(namespace, app, node string, affinity *corev1.Affinity) *corev1.Pod {
@@ -136,6 +151,36 @@ func TestPodsThatKeepAwayFromEachOther(t *testing.T) {
 			[]any{running("ml", "web", "node-a", with(nil, []corev1.PodAffinityTerm{near(host, "train")}))},
 			gangOf("g", 1, 4, app("train")),
 			"node-a: a pod that runs there keeps these pods away: its anti-affinity to app=train",
+		},
+		"members with a host port get a node each": {
+			two, nil, gangOf("g", 2, 4, port("", 29500)), "node-a node-a.0 ×1: 0 1 2 3; node-b node-b.0 ×1: 0 1 2 3",
+		},
+		"more of them than nodes": {two, nil, gangOf("g", 3, 2, port("", 29500)), "node-a: the pods take the same host port, so no two of them can share a node"},
+		"a host port of one member": {
+			one, nil, gangOf("g", 2, 4, port("", 29500), func(g *placement.Gang) { g.Pods[0].Spec.Containers[0].Ports = nil }), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7",
+		},
+		"host ports that differ": {
+			one, nil, gangOf("g", 2, 4, port("", 29500), func(g *placement.Gang) { g.Pods[0].Spec.Containers[0].Ports[0].HostPort = 29501 }), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7",
+		},
+		"a host port of two addresses": {
+			one, nil, gangOf("g", 2, 4, port("10.0.0.1", 29500), func(g *placement.Gang) { g.Pods[0].Spec.Containers[0].Ports[0].HostIP = "10.0.0.2" }), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7",
+		},
+		"a host port that a pod has": {
+			two, []any{listening(running("web", "web", "node-a", nil), 29500)}, gangOf("g", 1, 4, port("10.0.0.1", 29500)), "node-b node-b.0 ×1: 0 1 2 3",
+		},
+		"everywhere, in a sidecar": {
+			one,
+			[]any{listening(running("web", "web", "node-a", nil), 29500)},
+			gangOf("g", 1, 4, port("", 29500), func(g *placement.Gang) {
+				spec := &g.Pods[0].Spec
+				spec.InitContainers = []corev1.Container{{Name: "proxy", Ports: spec.Containers[0].Ports, RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)}}
+				spec.Containers[0].Ports = nil
+			}), "node-a: pod web/web-on-node-a has host port 29500",
+		},
+		"another protocol": {
+			one,
+			[]any{listening(running("web", "web", "node-a", nil), 29500)},
+			gangOf("g", 1, 4, port("", 29500), func(g *placement.Gang) { g.Pods[0].Spec.Containers[0].Ports[0].Protocol = corev1.ProtocolUDP }), "node-a node-a.0 ×1: 0 1 2 3",
 		},
 		"a label that nodes do not have tells no places apart": {
 			two, []any{running("ml", "web", "node-a", nil)}, gangOf("g", 1, 4, app("train", near("rack", "web"))), "node-a node-a.0 ×1: 0 1 2 3",

@@ -327,7 +327,7 @@ func ready(n *corev1.Node) bool {
 // to, or, if empty, without any.
 func (n *node) room(needs needs, promised amounts, empty bool) int {
 	room := int64(resourceMembersMax)
-	if needs.apart {
+	if needs.apart != "" {
 		room = 1
 	}
 	for _, need := range needs.requests {
@@ -343,8 +343,8 @@ func (n *node) room(needs needs, promised amounts, empty bool) int {
 
 // shortage says why the node does not hold that many pods of the gang: which resource is missing, or is not enough for one.
 func (n *node) shortage(needs needs, promised amounts, pods int) string {
-	if needs.apart && pods > 1 {
-		return "the pods' anti-affinity lets no two of them share a node"
+	if needs.apart != "" && pods > 1 {
+		return needs.apart
 	}
 	for _, need := range needs.requests {
 		name, stock := need.name.Value(), n.stocks.of(need.name)

@@ -53,7 +53,7 @@ const (
 	// ReasonNoFeasibleDomain means that too few devices are free in the scope asked for.
 	ReasonNoFeasibleDomain Reason = "NoFeasibleDomain"
 	// ReasonNodesFull means that devices are free where the pods do not fit: CPU, memory, other
-	// resources, node selectors, affinity or taints of the nodes, affinity or anti-affinity to other pods.
+	// resources, node selectors, affinity or taints of the nodes, affinity or anti-affinity to other pods, host ports.
 	ReasonNodesFull Reason = "NodesFull"
 	// ReasonQuotaExceeded means that a ResourceQuota does not admit the claims.
 	ReasonQuotaExceeded Reason = "QuotaExceeded"
