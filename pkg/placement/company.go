@@ -20,10 +20,12 @@ type company struct {
 	apart string
 	// shunned are the nodes on which some pod of the gang may not run, because of who runs there or does not, and why.
 	shunned map[*node]string
+	// limits are how many of the pods nodes are to have at most, as long as there is a place like that.
+	limits map[*node]int
 }
 
 func (c company) same(other company) bool {
-	return c.apart == other.apart && maps.Equal(c.shunned, other.shunned)
+	return c.apart == other.apart && maps.Equal(c.shunned, other.shunned) && maps.Equal(c.limits, other.limits)
 }
 
 // term is a required term of inter-pod affinity or anti-affinity.

@@ -295,19 +295,34 @@ func suitsKind(n *corev1.Node, k *podKind) string {
 	}, false) {
 		return "it is cordoned"
 	}
-	if len(n.Spec.Taints) > 0 {
-		taint, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, k.tolerations, keepsOff, false)
-		if untolerated {
-			return fmt.Sprintf("the pods do not tolerate its taint %s", taint.ToString())
-		}
+	if taint := k.untolerated(n); taint != nil {
+		return fmt.Sprintf("the pods do not tolerate its taint %s", taint.ToString())
 	}
-	if k.anywhere {
-		return ""
-	}
-	if match, err := k.affinity.Match(n); err != nil || !match {
+	if !k.wants(n) {
 		return "the pods' node selector or affinity excludes it"
 	}
 	return ""
+}
+
+// untolerated is a taint of the node that keeps the pods off, or nil.
+func (k *podKind) untolerated(n *corev1.Node) *corev1.Taint {
+	if len(n.Spec.Taints) == 0 {
+		return nil
+	}
+	taint, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, k.tolerations, keepsOff, false)
+	if !untolerated {
+		return nil
+	}
+	return &taint
+}
+
+// wants reports whether the pods' node selector and required affinity match the node.
+func (k *podKind) wants(n *corev1.Node) bool {
+	if k.anywhere {
+		return true
+	}
+	match, err := k.affinity.Match(n)
+	return err == nil && match
 }
 
 func keepsOff(t *corev1.Taint) bool {
@@ -329,6 +344,9 @@ func (n *node) room(needs needs, promised amounts, empty bool) int {
 	room := int64(resourceMembersMax)
 	if needs.apart != "" {
 		room = 1
+	}
+	if limit, ok := needs.limits[n]; ok {
+		room = min(room, int64(limit))
 	}
 	for _, need := range needs.requests {
 		stock := n.stocks.of(need.name)

@@ -135,6 +135,12 @@ func (p *planner) planOn(ctx context.Context, g Gang, v *view) (*v1alpha1.GangPl
 	if message := p.quotaRefusal(r.claim.Namespace, quota, p.spent[r.claim.Namespace]); message != "" {
 		return nil, &Refusal{Reason: ReasonQuotaExceeded, Message: message}, nil
 	}
+	if r.needs.limits != nil {
+		if plan, _, refusal := p.search(ctx, r, quota); refusal == nil {
+			return plan, nil, nil
+		}
+		r.needs.limits = nil
+	}
 	common := own == nil && g.Only == nil && g.Placed == nil
 	if common {
 		if refusal := p.refusedBefore(r); refusal != nil {

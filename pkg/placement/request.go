@@ -57,6 +57,7 @@ func (c *Cluster) newRequest(g Gang, v *view) (*request, *Refusal) {
 		selectors:   textOf(spec.Selectors),
 	}
 	r.needs.company = c.companyOf(g.Pods)
+	r.needs.limits = c.spreadOf(g.Pods)
 	if len(g.Pods) == 0 {
 		r.members = int(spec.Members)
 	}

@@ -157,6 +157,11 @@ func TestMembersWithAntiAffinityGetANodeEach(t *testing.T) {
 	if gang.Status.Attempts != 1 {
 		t.Errorf("the gang was started at attempt %d, want the first: %s", gang.Status.Attempts, describe(gang))
 	}
+	for i, pod := range pods {
+		if e.get(pod); pod.Spec.NodeName == pods[(i+1)%2].Spec.NodeName {
+			t.Errorf("both members run on %s", pod.Spec.NodeName)
+		}
+	}
 	third := e.gang("late", 1, 4)
 	e.members("late", 1, apart)
 	condition := e.waits(third, "NodesFull")
@@ -165,4 +170,33 @@ func TestMembersWithAntiAffinityGetANodeEach(t *testing.T) {
 	}
 	e.delete(other)
 	e.reaches(third, v1alpha1.StepHolding)
+}
+
+// The same of host ports and of a topology spread that must be kept.
+func TestMembersThatCannotShareANodeGetOneEach(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"host port": func(pod *corev1.Pod) {
+			pod.Spec.HostNetwork = true
+			pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 29500}}
+		},
+		"spread": func(pod *corev1.Pod) {
+			pod.Labels = map[string]string{"app": "train"}
+			pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+				MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels},
+			}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, stock, "a100-2x4", "a100-2x4")
+			gang := e.gang("train", 2, 4)
+			pods := e.members("train", 2, change)
+			e.start()
+			e.running(pods...)
+			e.together(pods, 4)
+			e.reaches(gang, v1alpha1.StepHolding)
+			if gang.Status.Attempts != 1 || pods[0].Spec.NodeName == pods[1].Spec.NodeName {
+				t.Errorf("the gang runs on %s and %s at attempt %d: %s", pods[0].Spec.NodeName, pods[1].Spec.NodeName, gang.Status.Attempts, describe(gang))
+			}
+		})
+	}
 }

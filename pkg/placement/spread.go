@@ -1,0 +1,90 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"math"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+)
+
+// spreadOf tells how many more of the pods each node can have for sure by topology spread that must be kept
+// (whenUnsatisfiable: DoNotSchedule) over host names, in whatever order they come; nil where nothing is known to bound them.
+// kube-scheduler lets a node have maxSkew pods more than the eligible node that has fewest. That one may get more as the
+// gang is placed, so more may be possible: a gang that has no place within these limits is placed without.
+func (c *Cluster) spreadOf(pods []*corev1.Pod) map[*node]int {
+	if len(pods) == 0 || len(pods[0].Spec.TopologySpreadConstraints) == 0 {
+		return nil
+	}
+	var limits map[*node]int
+	for i := range pods[0].Spec.TopologySpreadConstraints {
+		constraint := &pods[0].Spec.TopologySpreadConstraints[i]
+		selector, err := metav1.LabelSelectorAsSelector(constraint.LabelSelector)
+		// The API server adds matchLabelKeys to the selector; of a key that it left alone the values may differ.
+		if err != nil || constraint.TopologyKey != corev1.LabelHostname || constraint.WhenUnsatisfiable != corev1.DoNotSchedule || !spreadTogether(pods, constraint, selector) {
+			continue
+		}
+		counts := c.running(pods[0].Namespace, selector)
+		fewest, eligible := math.MaxInt, int32(0)
+		for _, n := range c.sortedNodes {
+			if eligibleForSpread(n, pods[0], constraint) {
+				fewest, eligible = min(fewest, counts[n]), eligible+1
+			}
+		}
+		if eligible < ptr.Deref(constraint.MinDomains, 1) {
+			fewest = 0
+		}
+		if limits == nil {
+			limits = map[*node]int{}
+		}
+		for _, n := range c.sortedNodes {
+			limit := max(int(constraint.MaxSkew)+fewest-counts[n], 0)
+			if known, ok := limits[n]; !ok || limit < known {
+				limits[n] = limit
+			}
+		}
+	}
+	return limits
+}
+
+// spreadTogether reports whether all the pods have the constraint and are counted by it, and want the same nodes.
+func spreadTogether(pods []*corev1.Pod, constraint *corev1.TopologySpreadConstraint, selector labels.Selector) bool {
+	for _, p := range pods {
+		has := false
+		for i := range p.Spec.TopologySpreadConstraints {
+			has = has || reflect.DeepEqual(&p.Spec.TopologySpreadConstraints[i], constraint)
+		}
+		if !has || !selector.Matches(labels.Set(p.Labels)) || !sameKind(&p.Spec, &pods[0].Spec) {
+			return false
+		}
+	}
+	return true
+}
+
+// running counts the pods of a namespace that the selector matches by node, without those that are ending.
+func (c *Cluster) running(namespace string, selector labels.Selector) map[*node]int {
+	counts := map[*node]int{}
+	for key, p := range c.pods {
+		if p.node != "" && key.Namespace == namespace && p.object.DeletionTimestamp == nil && selector.Matches(labels.Set(p.object.Labels)) {
+			counts[c.nodes[p.node]]++
+		}
+	}
+	return counts
+}
+
+// eligibleForSpread reports whether a node counts as one that could have fewest pods.
+func eligibleForSpread(n *node, pod *corev1.Pod, constraint *corev1.TopologySpreadConstraint) bool {
+	if _, ok := n.label(constraint.TopologyKey); !ok {
+		return false
+	}
+	kind := kindOf(pod)
+	if ptr.Deref(constraint.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor) == corev1.NodeInclusionPolicyHonor && !kind.wants(n.object) {
+		return false
+	}
+	return ptr.Deref(constraint.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore) == corev1.NodeInclusionPolicyIgnore || kind.untolerated(n.object) == nil
+}
