@@ -45,6 +45,7 @@ func TestValidate(t *testing.T) {
 		"a sick GPU keeps pods away, or evicts":                    {func(o *Options) { o.HealthEffect = "None" }, []string{"--health-effect", `"None"`, "NoSchedule", "NoExecute"}},
 		"an XID is a number with an effect":                        {func(o *Options) { o.HealthXIDs = map[string]string{"ecc": "Ignore", "48": "kill"} }, []string{"--health-xid", `"ecc"`, `XID 48`, `"kill"`}},
 		"a log has one of two formats":                             {func(o *Options) { o.Logging.Format = "xml" }, []string{"--logging-format", "xml", "json"}},
+		"a line of the log waits for some time":                    {func(o *Options) { o.Logging.FlushFrequency = 0 }, []string{"--log-flush-frequency", "1s"}},
 		"an address has a port":                                    {func(o *Options) { o.MetricsAddress = "localhost" }, []string{"--metrics-address", "0 to switch it off"}},
 		"servers can be off":                                       {change: func(o *Options) { o.MetricsAddress, o.GRPCHealthAddress = "0", "0" }},
 		"the health service can have a Unix socket":                {change: func(o *Options) { o.GRPCHealthAddress = "unix:/run/health.sock" }},

@@ -175,6 +175,9 @@ func (o *Options) Validate() error {
 	if err := o.Logging.validate(); err != nil {
 		fail("logging-format", "%w", err)
 	}
+	if o.Logging.FlushFrequency <= 0 {
+		fail("log-flush-frequency", "%v is not positive: use 1s or more", o.Logging.FlushFrequency)
+	}
 	o.validateMIG(fail)
 	o.validateShares(fail)
 	if o.DiscoveryInterval < time.Second {
