@@ -74,6 +74,11 @@ func Create(dir string, p Profile, o Options) error {
 	if msgs := validation.IsDNS1123Subdomain(o.NodeName); len(msgs) > 0 {
 		return fmt.Errorf("create simulated node in %s: node name %q: %s", dir, o.NodeName, msgs[0])
 	}
+	switch o.DeviceNodes {
+	case "", DeviceNodesCharacter, DeviceNodesFiles:
+	default:
+		return fmt.Errorf("create simulated node in %s: device nodes of kind %q: use %s or %s", dir, o.DeviceNodes, DeviceNodesCharacter, DeviceNodesFiles)
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("create simulated node: %w", err)
 	}

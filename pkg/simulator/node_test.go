@@ -143,6 +143,12 @@ func TestCreate(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+	t.Run("an unknown kind of device nodes is refused", func(t *testing.T) {
+		err := Create(t.TempDir(), p, Options{NodeName: "node-a", DeviceNodes: "files"})
+		if err == nil || !strings.Contains(err.Error(), `"files": use Character or Files`) {
+			t.Errorf("got %v", err)
+		}
+	})
 }
 
 func TestOpenRefusesForeignState(t *testing.T) {
