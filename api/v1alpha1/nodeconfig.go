@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -61,9 +62,14 @@ func DecodeNodeConfig(content []byte) (*NodeConfig, error) {
 	return config, nil
 }
 
+// documentEnd matches a line that ends a YAML document.
+var documentEnd = regexp.MustCompile(`(?m)^\.\.\.([ \t].*)?\r?$`)
+
 // onlyDocument returns the one YAML document of a file. A reader of YAML stops at the end of the first.
 func onlyDocument(content []byte) ([]byte, error) {
 	var only []byte
+	// The reader below knows but one of the two marks between documents.
+	content = documentEnd.ReplaceAll(content, []byte("---"))
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	for {
 		document, err := documents.Read()
@@ -78,7 +84,7 @@ func onlyDocument(content []byte) ([]byte, error) {
 			continue // nothing but comments
 		}
 		if only != nil {
-			return nil, errors.New("the file must hold one document, but there is another one behind a line \"---\": keep one")
+			return nil, errors.New("the file must hold one document, but there is another one behind a line \"---\" or \"...\": keep one")
 		}
 		only = document
 	}

@@ -30,7 +30,7 @@ func TestDecodeNodeConfig(t *testing.T) {
 	}{
 		"an object without settings changes nothing": {nodeHead, &NodeConfig{TypeMeta: meta}},
 		"JSON is YAML": {`{"apiVersion": "switchyard.dev/v1alpha1", "kind": "NodeConfig"}`, &NodeConfig{TypeMeta: meta}},
-		"comments and marks around the document are nothing": {"# GPUs of the lab\n---\n" + nodeHead + "---\n# end\n", &NodeConfig{TypeMeta: meta}},
+		"comments and marks around the document are nothing": {"# GPUs of the lab\n---\n" + nodeHead + "...\n---\n# end\n", &NodeConfig{TypeMeta: meta}},
 		"every setting": {
 			nodeHead + `
 mig: {gpus: "0,GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c"}
@@ -91,6 +91,7 @@ func TestDecodeNodeConfigRefuses(t *testing.T) {
 		"text":                    {"MPS", []string{"one object"}},
 		"what is no YAML":         {"a: [", []string{"must be YAML"}},
 		"two documents":           {nodeHead + "---\n" + nodeHead, []string{"one document"}},
+		"text behind the end":     {nodeHead + "... # of the first\r\nmig: {gpus: none}\n", []string{"one document"}},
 		"too much":                {nodeHead + strings.Repeat("#", MaxNodeConfigSize), []string{"at most 1048576 bytes"}},
 		"no apiVersion":           {"kind: NodeConfig", []string{"apiVersion", "switchyard.dev/v1alpha1"}},
 		"another kind":            {"apiVersion: switchyard.dev/v1alpha1\nkind: GPUConfig\nsharing: {strategy: MPS}", []string{`kind: Unsupported value: "GPUConfig"`, "NodeConfig"}},
