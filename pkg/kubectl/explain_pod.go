@@ -36,7 +36,8 @@ func namesOf[T client.Object](list []T) []string {
 	return names
 }
 
-// pod explains a pod: the first of its claims that it waits for is the reason.
+// pod explains a pod: the first of its claims that it waits for is the reason, but one whose devices are free only where
+// there is no other.
 func (x *explainer) pod(ctx context.Context, namespace, name string) (explanation, error) {
 	pod, there := find(x.pods, namespace, name)
 	if !there {
@@ -46,7 +47,7 @@ func (x *explainer) pod(ctx context.Context, namespace, name string) (explanatio
 	var waits *explanation
 	add := func(view claimView, why explanation) {
 		e.Claims = append(e.Claims, view)
-		if why.Message != "" && waits == nil {
+		if why.Message != "" && (waits == nil || waits.Reason == reasonHasPlace && why.Reason != reasonHasPlace) {
 			waits = &why
 		}
 	}
@@ -68,7 +69,8 @@ func (x *explainer) pod(ctx context.Context, namespace, name string) (explanatio
 	case len(pod.Spec.SchedulingGates) > 0:
 		e.Reason, e.Message = corev1.PodReasonSchedulingGated, "it has the scheduling gate "+pod.Spec.SchedulingGates[0].Name+", and waits until that is removed"
 	case waits != nil:
-		e.Reason, e.Message, e.Help, e.Blocking = waits.Reason, waits.Message, waits.Help, waits.Blocking
+		why := amongOthers(*waits, len(e.Claims))
+		e.Reason, e.Message, e.Help, e.Blocking = why.Reason, why.Message, why.Help, why.Blocking
 	case pod.Spec.NodeName == "":
 		e.Message = "its claims have their devices; kube-scheduler has not bound it to the node yet"
 	default:
@@ -249,6 +251,14 @@ func (x *explainer) pending(ctx context.Context, claim *resourceapi.ResourceClai
 	return e
 }
 
+// amongOthers says what a place for a claim is worth where its pod has others.
+func amongOthers(why explanation, claims int) explanation {
+	if why.Reason == reasonHasPlace && claims > 1 {
+		why.Help = fmt.Sprintf("the pod has %d claims, and needs the devices of all of them on one node: each was looked at by itself", claims)
+	}
+	return why
+}
+
 func plural(n int, one, many string) string {
 	if n == 1 {
 		return one
@@ -296,7 +306,7 @@ func (x *explainer) claim(ctx context.Context, namespace, name string) (explanat
 		e.Reason, e.Message = "NoPod", "no pod that waits names it: a claim gets its devices when kube-scheduler places a pod"
 		return e, nil
 	}
-	why := x.pending(ctx, claim, pod)
+	why := amongOthers(x.pending(ctx, claim, pod), len(pod.Spec.ResourceClaims))
 	e.Reason, e.Message, e.Help, e.Blocking, e.Scheduler = why.Reason, why.Message, why.Help, why.Blocking, unschedulable(pod)
 	return e, nil
 }

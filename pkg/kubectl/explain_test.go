@@ -6,6 +6,7 @@ package kubectl
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -167,6 +169,37 @@ func TestExplainPodStates(t *testing.T) {
 			e := explained(t, tc.cluster, "pod", "same-domain")
 			if e.Reason != tc.reason || !strings.Contains(e.Message, tc.message) || !strings.Contains(e.Help, tc.help) || (tc.help == "") != (e.Help == "") {
 				t.Errorf("got %+v", e)
+			}
+		})
+	}
+}
+
+func TestExplainPodWithTwoClaims(t *testing.T) {
+	for name, tc := range map[string]struct {
+		counts        [2]int64
+		message, help string
+	}{
+		"the second has no place": {[2]int64{1, 9}, "needs 9 GPUs on one node; found none", ""},
+		"the first has none":      {[2]int64{9, 1}, "needs 9 GPUs on one node; found none", ""},
+		"each has one":            {[2]int64{3, 3}, "its devices are free", "the pod has 2 claims, and needs the devices of all of them on one node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := crowded(t)
+			pod := pendingPod("ml", "two", "some")
+			for i, count := range tc.counts {
+				claim := claimOf(pod, count, "")
+				claim.Name, claim.UID = fmt.Sprintf("claim-%d", i), types.UID(fmt.Sprintf("claim-%d", i))
+				c = c.with(claim)
+			}
+			pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaim{
+				{Name: "a", ResourceClaimName: ptr.To("claim-0")}, {Name: "b", ResourceClaimName: ptr.To("claim-1")},
+			}, nil
+			e := explained(t, c.with(pod), "pod", "two")
+			if !strings.Contains(e.Message, tc.message) || !strings.Contains(e.Help, tc.help) || (tc.help == "") != (e.Help == "") {
+				t.Errorf("the pod: got %+v", e)
+			}
+			if e := explained(t, c.with(pod), "claim", "claim-1"); e.Reason == reasonHasPlace && !strings.Contains(e.Help, "the pod has 2 claims") {
+				t.Errorf("the claim: got %+v", e)
 			}
 		})
 	}
