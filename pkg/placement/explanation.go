@@ -41,13 +41,30 @@ func (e explanation) text() string {
 	}
 	switch {
 	case e.best.members < e.request.members && e.attempt.largest < e.request.perMember:
-		text += fmt.Sprintf(" It will never fit here: the largest %s has %d of them.", place(e.attempt.member), e.attempt.largest)
+		largest := fmt.Sprintf("the largest %s has %d of them.", place(e.attempt.member), e.attempt.largest)
+		if pools := e.updated(); len(pools) > 0 {
+			text += fmt.Sprintf(" Now %s Not counted, since their slices are being updated: %s.", largest, list(pools))
+		} else {
+			text += " It will never fit here: " + largest
+		}
 	case e.best.members < e.request.members:
 		text += fmt.Sprintf(" Even with all of them free there would be a place for %d only.", e.best.members)
 	case e.why.reason == ReasonNoFeasibleDomain:
 		text += " Next best: " + e.nextBest() + e.inTheWay() + "."
 	}
 	return text
+}
+
+// updated are the pools of which not all slices are there yet: their devices count again when they are.
+func (e explanation) updated() []string {
+	var names []string
+	for key, p := range e.pools {
+		if !p.complete && len(p.current) > 0 && key.driver == v1alpha1.DriverName {
+			names = append(names, key.name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 func needsText(r *request) string {

@@ -64,6 +64,11 @@ func TestRefusals(t *testing.T) {
 			gangOf("g", 1, 8), placement.ReasonNoFeasibleDomain,
 			"needs 8 GPUs in one NVSwitch domain; found none. It will never fit here: the largest NVSwitch domain on a node has 4 of them.",
 		},
+		"what may fit when all slices are there": {
+			[]any{a, hgx("node-a"), func() any { s := hgx("node-b"); s.Spec.Pool.ResourceSliceCount++; return s }()},
+			gangOf("g", 1, 8), placement.ReasonNoFeasibleDomain,
+			"found none. Now the largest NVSwitch domain on a node has 4 of them. Not counted, since their slices are being updated: node-b.",
+		},
 		"more members than the cluster holds": {
 			[]any{a, hgx("node-a")},
 			gangOf("g", 3, 4), placement.ReasonNoFeasibleDomain,
