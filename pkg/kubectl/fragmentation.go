@@ -79,6 +79,8 @@ type fragmentationView struct {
 	Products []levelView `json:"products"`
 	Nodes    []levelView `json:"nodes"`
 	Mix      mixView     `json:"mix"`
+	// Updating are nodes whose GPUs are in no number above: not all slices of the newest generation are there.
+	Updating []string `json:"updating,omitempty"`
 }
 
 // levelView are the measures of the cluster, a product or a node. Field names are documented in
@@ -124,11 +126,12 @@ func (o *fragmentationOptions) run(ctx context.Context, c connection, out io.Wri
 	if err != nil {
 		return err
 	}
+	nodes, err := s.devices()
+	if err != nil {
+		return err
+	}
 	cluster := s.cluster(false)
 	domains := cluster.Domains()
-	if len(domains) == 0 {
-		return errNoSlices
-	}
 	report := fragmentation.Measure(domains, o.sizes)
 	mix := s.mix(o.mix, cluster.Products(), c.clock())
 	view := fragmentationView{Cluster: newLevelView("", report.Cluster), Mix: newMixView(mix)}
@@ -137,6 +140,11 @@ func (o *fragmentationOptions) run(ctx context.Context, c connection, out io.Wri
 	}
 	for _, name := range slices.Sorted(maps.Keys(report.Nodes)) {
 		view.Nodes = append(view.Nodes, newLevelView(name, report.Nodes[name]))
+	}
+	for _, n := range nodes {
+		if n.Updating {
+			view.Updating = append(view.Updating, n.Name)
+		}
 	}
 	return o.show(out, view, func(out io.Writer) error { return o.text(out, view, mix) })
 }
@@ -149,7 +157,11 @@ func (o *fragmentationOptions) text(out io.Writer, view fragmentationView, mix d
 	if err := o.table(out, table); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(out, "%s\n%s\n", view.Cluster.summary(), mixText(mix)); err != nil {
+	summary := view.Cluster.summary()
+	if len(view.Updating) > 0 {
+		summary += "\nnot counted, since their slices are being updated: " + few(view.Updating)
+	}
+	if _, err := fmt.Fprintf(out, "%s\n%s\n", summary, mixText(mix)); err != nil {
 		return err
 	}
 	if !o.wide() {

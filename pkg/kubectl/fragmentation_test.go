@@ -4,8 +4,10 @@
 package kubectl
 
 import (
+	"strings"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
@@ -23,6 +25,22 @@ func TestFragmentationOutput(t *testing.T) {
 
 func TestFragmentationCountsWhatIsTaintedOrReserved(t *testing.T) {
 	troubled(t).golden(t, "fragmentation-troubled.txt", "fragmentation")
+}
+
+// Of a node whose slices are not all there yet nothing is allocated.
+func TestFragmentationSaysWhoseGPUsAreNotCounted(t *testing.T) {
+	c := testCluster{}.with(gpuNode(t, "node-a", "hgx-h100")...)
+	for i := range 2 {
+		if slice, is := c[i].(*resourceapi.ResourceSlice); is {
+			slice.Spec.Pool.ResourceSliceCount++
+		}
+	}
+	for _, cluster := range []testCluster{c, c.with(gpuNode(t, "node-b", "t4")...)} {
+		out, _, err := cluster.run(t, "fragmentation")
+		if err != nil || !strings.Contains(out, "not counted, since their slices are being updated: node-a\n") {
+			t.Errorf("got %v\n%s", err, out)
+		}
+	}
 }
 
 func TestFragmentationErrors(t *testing.T) {
