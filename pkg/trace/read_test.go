@@ -146,6 +146,7 @@ func TestCheck(t *testing.T) {
 		"many tasks for many nodes":              {many, []Task{{"job", Kind{GPUs: 1, Milli: 21}}}, ""},
 		"more tasks than fit into memory":        {many, []Task{{"job", Kind{GPUs: 1, Milli: 1}}}, "about 104000000 tasks have to arrive until they ask for 130 % of the nodes' GPUs, more than 5000000: take fewer nodes"},
 		"mostly tasks without GPUs":              {many, append(slices.Repeat([]Task{{"none", Kind{}}}, 100), gpu), "about 21008000 tasks"},
+		"each task is larger than the demand":    {nodes, []Task{{"job", Kind{GPUs: 16, Milli: Whole}}, {"none", Kind{}}}, "no task that asks for a GPU would arrive: each asks for more than 130 %"},
 		"all is well":                            {nodes, []Task{gpu, {"job-2", Kind{GPUs: 1, Milli: 500, Spec: "T4"}}}, ""},
 		"no node has a GPU":                      {nodes[1:], []Task{gpu}, "none of the 1 nodes has a GPU: column gpu"},
 		"no task asks for a GPU":                 {nodes, []Task{{"job", Kind{CPU: 1}}}, "none of the 1 tasks asks for a GPU: column num_gpu"},

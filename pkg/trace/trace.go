@@ -6,6 +6,7 @@ package trace
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -84,6 +85,16 @@ func Check(nodes []Node, tasks []Task, percent float64) error {
 	if arrivals := expectedArrivals(nodes, tasks, percent); arrivals > MaxArrivals {
 		return fmt.Errorf("about %.0f tasks have to arrive until they ask for %.0f %% of the nodes' GPUs, more than %d: "+
 			"take fewer nodes, or leave out tasks that ask for little or nothing", arrivals, percent, MaxArrivals)
+	}
+	least := math.MaxInt
+	for _, t := range tasks {
+		if t.GPUs > 0 {
+			least = min(least, t.Demand())
+		}
+	}
+	if asked := percent / 100 * float64(Capacity(nodes)); float64(least) > asked {
+		return fmt.Errorf("no task that asks for a GPU would arrive: each asks for more than %.0f %% of the nodes' %d GPUs: take more nodes, or smaller tasks",
+			percent, Capacity(nodes)/Whole)
 	}
 	known := map[string]bool{}
 	for _, n := range nodes {
