@@ -35,6 +35,7 @@ discoveryInterval: 10s
 reconcileInterval: 1m
 orphanGrace: 2m
 deviceWait: 10s
+steeringInterval: 0s
 `
 
 // meaningsInFile are those of the fields for which there is no flag, and of the fields of lists.
@@ -62,6 +63,9 @@ type or a second document keeps the plugin from starting, with an error that nam
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	pluginapp.NewOptions(noEnvironment).AddFlags(flags)
 	for _, setting := range pluginapp.NodeSettings() {
+		if name := setting.Field[strings.LastIndex(setting.Field, ".")+1:]; !strings.Contains(nodeConfigExample, name+":") {
+			return fmt.Errorf("the example leaves out %s", setting.Field)
+		}
 		if setting.Flag != "" {
 			f := flags.Lookup(setting.Flag)
 			fmt.Fprintf(page, "| `%s` | `--%s` | %s | %s |\n", setting.Field, f.Name, code(strings.Trim(f.DefValue, "[]")), prose(f.Usage))
