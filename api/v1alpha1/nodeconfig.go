@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -62,15 +61,18 @@ func DecodeNodeConfig(content []byte) (*NodeConfig, error) {
 	return config, nil
 }
 
-// documentEnd matches a line that ends a YAML document.
-var documentEnd = regexp.MustCompile(`(?m)^\.\.\.([ \t].*)?\r?$`)
-
 // onlyDocument returns the one YAML document of a file. A reader of YAML stops at the end of the first.
 func onlyDocument(content []byte) ([]byte, error) {
 	var only []byte
-	// The reader below knows but one of the two marks between documents.
-	content = documentEnd.ReplaceAll(content, []byte("---"))
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	var marked bytes.Buffer
+	for line := range bytes.Lines(content) {
+		// The reader below knows but one of the two marks between documents.
+		if rest, is := bytes.CutPrefix(line, []byte("...")); is && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n")) {
+			line = append([]byte("---"), rest...)
+		}
+		marked.Write(line)
+	}
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(&marked))
 	for {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {

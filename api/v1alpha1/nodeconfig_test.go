@@ -92,6 +92,7 @@ func TestDecodeNodeConfigRefuses(t *testing.T) {
 		"what is no YAML":         {"a: [", []string{"must be YAML"}},
 		"two documents":           {nodeHead + "---\n" + nodeHead, []string{"one document"}},
 		"text behind the end":     {nodeHead + "... # of the first\r\nmig: {gpus: none}\n", []string{"one document"}},
+		"text on the end's line":  {nodeHead + "... mig: {gpus: none}\n", []string{"must be YAML", "mig: {gpus: none}"}},
 		"too much":                {nodeHead + strings.Repeat("#", MaxNodeConfigSize), []string{"at most 1048576 bytes"}},
 		"no apiVersion":           {"kind: NodeConfig", []string{"apiVersion", "switchyard.dev/v1alpha1"}},
 		"another kind":            {"apiVersion: switchyard.dev/v1alpha1\nkind: GPUConfig\nsharing: {strategy: MPS}", []string{`kind: Unsupported value: "GPUConfig"`, "NodeConfig"}},
