@@ -114,6 +114,7 @@ func TestDecodeNodeConfigRefuses(t *testing.T) {
 		"a wait that is too long": {nodeHead + "deviceWait: 1m", []string{"deviceWait: Invalid value", "between 0s and 40s"}},
 		"counts without a pause":  {nodeHead + "steeringInterval: 10ms", []string{"steeringInterval: Invalid value", "1s or more, or 0s for off"}},
 		"no GPU":                  {nodeHead + "mig: {gpus: first}", []string{"mig.gpus: Invalid value", "nvidia-smi -L"}},
+		"a part of a UUID":        {nodeHead + "mig: {gpus: GPU-4404041a}", []string{"mig.gpus: Invalid value", `"GPU-4404041a" is neither`, "nvidia-smi -L"}},
 		"an empty entry":          {nodeHead + "mig: {gpus: '0,,1'}", []string{"mig.gpus: Invalid value", "empty entry"}},
 		"an effect of a taint":    {nodeHead + "health: {effect: Evict}", []string{`health.effect: Unsupported value: "Evict"`, "NoExecute"}},
 		"an effect of an XID":     {nodeHead + "health: {xids: {48: Evict}}", []string{`health.xids[48]: Unsupported value: "Evict"`, "Ignore"}},
@@ -133,8 +134,8 @@ func TestDecodeNodeConfigRefuses(t *testing.T) {
 		"a step of no mebibytes":  {shares(sound + ", memoryStep: 1G"), []string{"shares[0].memoryStep: Invalid value", "mebibytes"}},
 		"a step that is none":     {shares(sound + ", memoryStep: much"), []string{"shares[0].memoryStep: Invalid value", "quantity"}},
 		"a GPU shared twice": {
-			nodeHead + "shares: [{gpus: '0,GPU-a', strategy: MPS, maxClaims: 2}, {gpus: 'gpu-A', strategy: MPS, maxClaims: 3}]",
-			[]string{"shares[1].gpus: Invalid value", "GPU gpu-a is named by shares[0].gpus"},
+			nodeHead + "shares: [{gpus: '0,GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c', strategy: MPS, maxClaims: 2}, {gpus: 'gpu-4404041A-04cf-1ccf-9e70-f139a9b1e23c', strategy: MPS, maxClaims: 3}]",
+			[]string{"shares[1].gpus: Invalid value", "GPU gpu-4404041a-04cf-1ccf-9e70-f139a9b1e23c is named by shares[0].gpus"},
 		},
 		"an entry behind one for all": {
 			nodeHead + "shares: [{gpus: all, strategy: MPS, maxClaims: 2}, {gpus: '0', strategy: MPS, maxClaims: 3}]",
@@ -171,7 +172,7 @@ func TestDecodeNodeConfigRefuses(t *testing.T) {
 func FuzzDecodeNodeConfig(f *testing.F) {
 	for _, seed := range []string{
 		"", "null", "- a", nodeHead, nodeHead + "---\n" + nodeHead, "a: &a [*a]",
-		shares("gpus: '0,GPU-a', strategy: MPS, maxClaims: 4, memoryStep: 512Mi"),
+		shares("gpus: '0,GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c', strategy: MPS, maxClaims: 4, memoryStep: 512Mi"),
 		nodeHead + "mig: {gpus: '0'}\nsharing: {defaultTimeSlice: Long}\nhealth: {effect: NoExecute, xids: {48: None}}\norphanGrace: 1h",
 		nodeHead + "shares: [null]", nodeHead + "health: {xids: [1]}", nodeHead + "shares: [{a: 1}]",
 	} {

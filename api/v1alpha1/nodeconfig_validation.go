@@ -122,7 +122,7 @@ func validateSelection(path *field.Path, text string) ([]string, field.ErrorList
 		switch {
 		case entry == "":
 			errs = append(errs, field.Invalid(path, text, `is empty, or has an empty entry: use "all", "none", or indexes and UUIDs separated by commas`))
-		case err == nil && index < 0, err != nil && !strings.HasPrefix(strings.ToUpper(entry), "GPU-"):
+		case err == nil && index < 0, err != nil && !IsGPUUUID(entry):
 			errs = append(errs, field.Invalid(path, text, fmt.Sprintf(`%q is neither the index nor the UUID of a GPU (nvidia-smi -L), nor "all" or "none"`, entry)))
 		case err == nil:
 			entries = append(entries, strconv.Itoa(index))

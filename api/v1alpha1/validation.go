@@ -124,13 +124,13 @@ func isDeviceKey(key string) bool {
 	if err == nil {
 		return place >= 0 && place < resourceapi.AllocationResultsMaxSize && strconv.Itoa(place) == key
 	}
-	return isGPUUUID(strings.ToLower(key))
+	return IsGPUUUID(key)
 }
 
-// isGPUUUID reports whether a text in lower case is the UUID of a GPU. (Not a regular expression: compiling one is
-// milliseconds of the plugin's start.)
-func isGPUUUID(text string) bool {
-	rest, ok := strings.CutPrefix(text, "gpu-")
+// IsGPUUUID reports whether a text is the UUID of a GPU, as nvidia-smi -L prints it, in any case. (Not a regular
+// expression: compiling one is milliseconds of the plugin's start.)
+func IsGPUUUID(text string) bool {
+	rest, ok := strings.CutPrefix(strings.ToLower(text), "gpu-")
 	if !ok || len(rest) != 36 {
 		return false
 	}

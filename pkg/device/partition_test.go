@@ -127,10 +127,13 @@ func TestMergeCountsGPUsInMIGModeInNoDomain(t *testing.T) {
 	}
 }
 
+// uuidStem is the UUID of a GPU but for its last digit.
+const uuidStem = "GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23"
+
 func TestSelection(t *testing.T) {
-	gpus := []device.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}, {UUID: "GPU-c", Index: 12}}
+	gpus := []device.GPU{{UUID: uuidStem + "a", Index: 0}, {UUID: uuidStem + "b", Index: 1}, {UUID: uuidStem + "c", Index: 12}}
 	for text, want := range map[string]string{
-		"all": "abc", "none": "", "0": "a", "1, 12": "bc", "gpu-B,0": "ab", "GPU-x": "", "2": "", "00,+12": "ac",
+		"all": "abc", "none": "", "0": "a", "1, 12": "bc", strings.ToLower(uuidStem) + "B,0": "ab", uuidStem + "f": "", "2": "", "00,+12": "ac",
 	} {
 		s, err := device.ParseSelection(text)
 		if err != nil {
@@ -139,7 +142,7 @@ func TestSelection(t *testing.T) {
 		got := ""
 		for _, gpu := range gpus {
 			if s.Selects(gpu) {
-				got += gpu.UUID[4:]
+				got += gpu.UUID[len(uuidStem):]
 			}
 		}
 		if got != want {
@@ -149,7 +152,7 @@ func TestSelection(t *testing.T) {
 			t.Errorf("%q is written as %q, %v", text, s, err)
 		}
 	}
-	for _, text := range []string{"", "0,,1", "-1", "first", "ALL"} {
+	for _, text := range []string{"", "0,,1", "-1", "first", "ALL", "GPU-", "GPU-4404041a", uuidStem + "aa"} {
 		if _, err := device.ParseSelection(text); err == nil {
 			t.Errorf("%q is a selection", text)
 		}
@@ -165,17 +168,17 @@ func TestSelectionExcept(t *testing.T) {
 		}
 		return s
 	}
-	gpus := []device.GPU{{Index: 0, UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b"}, {Index: 2, UUID: "GPU-c"}}
+	gpus := []device.GPU{{Index: 0, UUID: uuidStem + "a"}, {Index: 1, UUID: uuidStem + "b"}, {Index: 2, UUID: uuidStem + "c"}}
 	for name, test := range map[string]struct {
 		selection device.Selection
 		want      []bool
 		text      string
 	}{
-		"all but a list":       {parse("all").Except(parse("0,GPU-c")), []bool{false, true, false}, "all except 0,GPU-c"},
+		"all but a list":       {parse("all").Except(parse("0," + uuidStem + "c")), []bool{false, true, false}, "all except 0," + uuidStem + "c"},
 		"all but two lists":    {parse("all").Except(parse("0")).Except(parse("1")), []bool{false, false, true}, "all except 0,1"},
 		"all but all":          {parse("all").Except(parse("all")), []bool{false, false, false}, "all except all"},
 		"all but none":         {parse("all").Except(parse("none")), []bool{true, true, true}, "all except none"},
-		"a list but one of it": {parse("0,1").Except(parse("GPU-A")), []bool{false, true, false}, "0,1 except GPU-A"},
+		"a list but one of it": {parse("0,1").Except(parse(uuidStem + "A")), []bool{false, true, false}, "0,1 except " + uuidStem + "A"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i, gpu := range gpus {

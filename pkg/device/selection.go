@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
 
 // Selection says which GPUs of a node something is for. The zero value is for all.
@@ -40,7 +42,7 @@ func ParseSelection(text string) (Selection, error) {
 		switch {
 		case entry == "":
 			return Selection{}, errors.New(`is empty, or has an empty entry: use "all", "none", or indexes and UUIDs separated by commas`)
-		case err == nil && index < 0, err != nil && !strings.HasPrefix(strings.ToUpper(entry), "GPU-"):
+		case err == nil && index < 0, err != nil && !v1alpha1.IsGPUUUID(entry):
 			return Selection{}, fmt.Errorf(`%q is neither the index nor the UUID of a GPU (nvidia-smi -L), nor "all" or "none"`, entry)
 		case err == nil:
 			entry = strconv.Itoa(index) // "00" is 0

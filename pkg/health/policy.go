@@ -35,7 +35,7 @@ func ParsePolicy(effect string, xids map[string]string) (Policy, error) {
 	}
 	for _, text := range slices.Sorted(maps.Keys(xids)) {
 		code, err := strconv.ParseUint(text, 10, 32)
-		if err != nil || code == 0 {
+		if err != nil || code == 0 || strconv.FormatUint(code, 10) != text {
 			errs = append(errs, fmt.Errorf("XID %q is no number from 1", text))
 			continue
 		}

@@ -187,7 +187,7 @@ func TestCommandReadsTheNodeConfigBeforeItTouchesAnything(t *testing.T) {
 }
 
 func TestGPUsThatAreSharedAreNotPartitioned(t *testing.T) {
-	gpus := []device.GPU{{Index: 0, UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b"}}
+	gpus := []device.GPU{{Index: 0, UUID: "GPU-a"}, {Index: 1, UUID: "GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c"}}
 	for name, test := range map[string]struct {
 		shares []v1alpha1.NodeShares
 		mig    string
@@ -195,7 +195,7 @@ func TestGPUsThatAreSharedAreNotPartitioned(t *testing.T) {
 	}{
 		"without shares all are partitioned": {nil, "", [2]bool{true, true}},
 		"all but those that are shared":      {[]v1alpha1.NodeShares{{GPUs: "0"}}, "", [2]bool{false, true}},
-		"of all entries":                     {[]v1alpha1.NodeShares{{GPUs: "0"}, {GPUs: "GPU-B"}}, "", [2]bool{false, false}},
+		"of all entries":                     {[]v1alpha1.NodeShares{{GPUs: "0"}, {GPUs: "GPU-4404041A-04CF-1CCF-9E70-F139A9B1E23C"}}, "", [2]bool{false, false}},
 		"what is said goes before":           {[]v1alpha1.NodeShares{{GPUs: "0"}}, "none", [2]bool{false, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -216,11 +216,18 @@ func TestGPUsThatAreSharedAreNotPartitioned(t *testing.T) {
 // refuses.
 func TestFileAndFlagsTakeTheSameValues(t *testing.T) {
 	const head = "apiVersion: switchyard.dev/v1alpha1\nkind: NodeConfig\n"
-	for _, gpus := range []string{"all", "none", "0", "0, 3", "GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c", "gpu-a", "-1", "a", "0,", "0 1", "all,0", "+1", "MIG-a"} {
+	for _, gpus := range []string{"all", "none", "0", "0, 3", "GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c", "gpu-a", "GPU-4404041a", "-1", "a", "0,", "0 1", "all,0", "+1", "MIG-a"} {
 		_, flagErr := device.ParseSelection(gpus)
 		_, fileErr := v1alpha1.DecodeNodeConfig([]byte(head + "mig: {gpus: '" + gpus + "'}"))
 		if (flagErr == nil) != (fileErr == nil) {
 			t.Errorf("GPUs %q: --mig-gpus says %v, mig.gpus %v", gpus, flagErr, fileErr)
+		}
+	}
+	for _, xid := range []string{"48", "048", "+48", "0"} {
+		_, flagErr := health.ParsePolicy("", map[string]string{xid: "Ignore"})
+		_, fileErr := v1alpha1.DecodeNodeConfig([]byte(head + "health: {xids: {'" + xid + "': Ignore}}"))
+		if (flagErr == nil) != (fileErr == nil) {
+			t.Errorf("XID %q: --health-xid says %v, health.xids %v", xid, flagErr, fileErr)
 		}
 	}
 	for _, effect := range []string{"NoSchedule", "NoExecute", "None", "noexecute", "Ignore"} {
