@@ -4,8 +4,8 @@
 // Package device is the model of one node's GPUs: what discovery fills in, what the resource model
 // publishes and what preparing a claim looks up.
 //
-// It holds plain values and pure functions only. It may import pkg/mig and the standard library (never
-// os), and it promises that equal hardware gives equal values in equal order.
+// It holds plain values and pure functions only. It may import api, pkg/mig and the standard library
+// (never os), and it promises that equal hardware gives equal values in equal order.
 package device
 
 // Inventory is one node's GPUs as they were last seen. Discovery sorts them by Index; Merge keeps the

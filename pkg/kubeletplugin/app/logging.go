@@ -52,11 +52,13 @@ func (l *Logging) addFlags(fs *pflag.FlagSet) {
 	}
 }
 
-func (l *Logging) validate() error {
+func (l *Logging) validate(fail func(flag, format string, args ...any)) {
 	if l.Format != formatText && l.Format != formatJSON {
-		return fmt.Errorf("%q is no format: use %s or %s", l.Format, formatText, formatJSON)
+		fail("logging-format", "%q is no format: use %s or %s", l.Format, formatText, formatJSON)
 	}
-	return nil
+	if l.FlushFrequency <= 0 {
+		fail("log-flush-frequency", "%v is not positive: use 1s or more", l.FlushFrequency)
+	}
 }
 
 // apply makes klog, through which everything logs, do so. Text goes where klog's flags say: standard

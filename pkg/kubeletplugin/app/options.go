@@ -172,12 +172,7 @@ func (o *Options) Validate() error {
 		fail("pod-uid", "%q is no UID: set the environment variable POD_UID from the field metadata.uid", o.PodUID)
 	}
 	o.validatePaths(fail)
-	if err := o.Logging.validate(); err != nil {
-		fail("logging-format", "%w", err)
-	}
-	if o.Logging.FlushFrequency <= 0 {
-		fail("log-flush-frequency", "%v is not positive: use 1s or more", o.Logging.FlushFrequency)
-	}
+	o.Logging.validate(fail)
 	o.validateMIG(fail)
 	o.validateShares(fail)
 	if o.DiscoveryInterval < time.Second {
