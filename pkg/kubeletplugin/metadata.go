@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -56,7 +57,11 @@ func (m metadataFiles) operations() kubeletplugin.MetadataFileOperations {
 			if namespace, name, ok := strings.Cut(filepath.Base(path), "_"); ok && m.inUse(namespace, name) {
 				return nil
 			}
-			return os.RemoveAll(path)
+			err := os.RemoveAll(path)
+			if errors.Is(err, syscall.ENAMETOOLONG) {
+				return nil // so the helper could not make it either: the claim has no metadata, and must be able to end
+			}
+			return err
 		},
 	}
 }

@@ -7,8 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
@@ -79,6 +82,22 @@ func TestMetadataOfAClaimIsRemoved(t *testing.T) {
 	}
 	if err := m.remove("default", "a", "a-uid"); err != nil {
 		t.Errorf("removing it again: %v", err)
+	}
+}
+
+// TestAClaimWithTheLongestNameEnds: the helper's directory for it, "<namespace>_<name>", is longer than a file system allows.
+func TestAClaimWithTheLongestNameEnds(t *testing.T) {
+	m := newMachine(t, 1)
+	p := m.run("")
+	claim := allocated([]resourceapi.DeviceRequestAllocationResult{result("gpus", testNode, gpu(0))})
+	claim.Name, claim.UID = strings.Repeat("n", 253), "long-uid"
+	must[*resourceapi.ResourceClaim](t)(m.client.ResourceV1().ResourceClaims(claim.Namespace).Create(t.Context(), claim, metav1.CreateOptions{}))
+	if got := p.nodePrepare(claim)["long-uid"]; got.GetError() != "" || len(got.GetDevices()) != 1 {
+		t.Fatalf("prepared as %v", got)
+	}
+	p.nodeUnprepare(claim)
+	if err := p.metadata.remove(claim.Namespace, claim.Name, claim.UID); err != nil {
+		t.Errorf("as the reconciler does it: %v", err)
 	}
 }
 
