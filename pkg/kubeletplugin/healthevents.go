@@ -30,8 +30,11 @@ type HealthPlatform interface {
 const (
 	// healthEventQueue is how many events wait while discovery is busy with one. Those who tell more wait.
 	healthEventQueue = 64
-	// watchPause is the first wait before events are asked for again. It grows while that fails.
-	watchPause = 100 * time.Millisecond
+	// watchPause is the first wait before events are asked for again. It grows while that fails, also when it does
+	// so only after events were on their way: with a GPU that is lost every wait for events may fail. After
+	// steadyWatch it begins anew.
+	watchPause  = 100 * time.Millisecond
+	steadyWatch = 10 * time.Second
 )
 
 // watchHealth passes the GPUs' events on to discovery until ctx ends.
@@ -43,8 +46,11 @@ func (d *Driver) watchHealth(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	failures, told := 0, ""
 	for {
+		var began time.Time // when events were on their way; zero before
 		err := platform.WatchHealth(ctx, func(monitored, gpus int) {
-			failures, told = 0, ""
+			if began.IsZero() {
+				began = d.clock.Now()
+			}
 			d.metrics.monitoredDevices.Set(float64(monitored))
 			logger.V(2).Info("Waiting for events of the GPUs", "monitored", monitored, "gpus", gpus)
 		}, func(event nvml.HealthEvent) {
@@ -57,6 +63,9 @@ func (d *Driver) watchHealth(ctx context.Context) {
 			return
 		}
 		d.metrics.monitoredDevices.Set(0)
+		if !began.IsZero() && d.clock.Since(began) >= steadyWatch {
+			failures, told = 0, ""
+		}
 		switch {
 		case err == nil || told == err.Error():
 		case errors.Is(err, nvml.ErrUnavailable):
