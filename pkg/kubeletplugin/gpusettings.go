@@ -4,6 +4,7 @@
 package kubeletplugin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"k8s.io/klog/v2"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/internal/atomicfile"
@@ -88,13 +91,24 @@ func openSettings(config Config, bootID string) (*settings, error) {
 		return nil, err
 	}
 	for _, gpu := range gpus {
-		if changed, err := s.read(gpu); err == nil && changed.BootID != bootID {
+		if s.ofOtherBoot(gpu) {
 			if err := s.forget(gpu); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return s, nil
+}
+
+// ofOtherBoot reports whether a note is one of another boot. Notes are not synced, so a power loss may leave one that
+// is empty or of zeros; within a boot none becomes like that.
+func (s *settings) ofOtherBoot(gpu string) bool {
+	data, err := os.ReadFile(filepath.Join(s.dir, gpu))
+	if err == nil && len(bytes.Trim(data, "\x00")) == 0 {
+		return true
+	}
+	changed, err := s.read(gpu)
+	return err == nil && changed.BootID != s.bootID
 }
 
 // isGPUName reports whether a name can be that of a whole GPU as a device.
@@ -233,7 +247,14 @@ func (s *settings) settleTimeSlice(ctx context.Context, gpu, uuid string, want g
 			crashAt(crashBeforeSettings)
 		}
 	}
-	if err := s.slices.SetTimeSlice(ctx, uuid, timeSlices[want.timeSlice]); err != nil {
+	err := s.slices.SetTimeSlice(ctx, uuid, timeSlices[want.timeSlice])
+	if err != nil && want.timeSlice == "" && !changed.TimeSliceSet && ctx.Err() == nil {
+		// The GPU refused it before, or was never asked: it has none to set, so there is none to take back. Else
+		// one claim with an interval would have it refused to all that come after.
+		klog.FromContext(ctx).Info("A time slice of a GPU that is not known to have been set cannot be taken back, leaving it", "device", gpu, "err", err)
+		err = nil
+	}
+	if err != nil {
 		return fmt.Errorf("sharing.timeSlicing.interval: set it to %s: %w; if the GPU has none to set, remove the interval", want.timeSlice, err)
 	}
 	changed.TimeSlice, changed.TimeSliceSet = want.timeSlice, want.timeSlice != ""

@@ -33,8 +33,9 @@ type fakeSharing struct {
 	slices  map[string]int    // by UUID
 	// ensureErr, removeErr, statusErr, modeErr and sliceErr are what calls fail with.
 	ensureErr, removeErr, statusErr, modeErr, sliceErr error
-	// onEnsure is called without the lock held.
+	// onEnsure and onSlice are called without the lock held.
 	onEnsure func(sharing.Spec)
+	onSlice  func()
 	sliced   int
 	restarts int
 }
@@ -99,6 +100,9 @@ func (f *fakeSharing) SetComputeMode(_ context.Context, gpu, mode string) error 
 }
 
 func (f *fakeSharing) SetTimeSlice(_ context.Context, uuid string, slice int) error {
+	if f.onSlice != nil {
+		f.onSlice()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.sliced++
