@@ -174,14 +174,8 @@ func (d *Daemons) supervised() bool {
 
 // wait calls done until it says so, whenever a status may have changed.
 func (d *Daemons) wait(ctx context.Context, done func() (bool, error)) error {
-	watcher, err := fsnotify.NewWatcher()
-	if err == nil {
-		defer func() { _ = watcher.Close() }() // an error would change nothing
-		err = watcher.Add(d.layout.statuses())
-	}
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", d.layout.statuses(), err)
-	}
+	watcher := watch(ctx, d.layout.statuses())
+	defer watcher.close()
 	look := time.NewTicker(lookInterval)
 	defer look.Stop()
 	for {
@@ -189,14 +183,38 @@ func (d *Daemons) wait(ctx context.Context, done func() (bool, error)) error {
 			return err
 		}
 		select {
-		case <-watcher.Events:
-		case err := <-watcher.Errors:
+		case <-watcher.events:
+		case err := <-watcher.errors:
 			klog.FromContext(ctx).V(2).Info("Missed changes of MPS daemons, looking at them now", "err", err)
 		case <-look.C:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// dirWatcher tells when something in a directory may have changed; never, where that cannot be had.
+type dirWatcher struct {
+	events chan fsnotify.Event
+	errors chan error
+	close  func()
+}
+
+// newWatcher is a variable for tests.
+var newWatcher = fsnotify.NewWatcher
+
+// watch watches a directory. The kernel allows each user a number of watchers, which all programs of the node that run
+// as root share: without one, changes are found at the next look.
+func watch(ctx context.Context, dir string) dirWatcher {
+	watcher, err := newWatcher()
+	if err == nil {
+		if err = watcher.Add(dir); err == nil {
+			return dirWatcher{watcher.Events, watcher.Errors, func() { _ = watcher.Close() }} // an error would change nothing
+		}
+		_ = watcher.Close()
+	}
+	klog.FromContext(ctx).Info("Cannot watch the directory of MPS daemons, looking at it every now and then", "directory", dir, "every", lookInterval, "err", err)
+	return dirWatcher{close: func() {}}
 }
 
 func remove(path string) error {

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -88,14 +87,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		return err
 	}
 	defer lock.Close()
-	watcher, err := fsnotify.NewWatcher()
-	if err == nil {
-		defer func() { _ = watcher.Close() }() // an error would change nothing
-		err = watcher.Add(s.layout.specs())
-	}
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", s.layout.specs(), err)
-	}
+	watcher := watch(ctx, s.layout.specs())
+	defer watcher.close()
 	defer s.running.Wait()
 	klog.FromContext(ctx).Info("Keeping MPS daemons", "directory", s.options.Dir, "driverRoot", s.options.DriverRoot)
 	s.sweep(ctx)
@@ -106,8 +99,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-watcher.Events:
-		case err := <-watcher.Errors:
+		case <-watcher.events:
+		case err := <-watcher.errors:
 			klog.FromContext(ctx).V(2).Info("Missed changes of MPS daemons, looking at them now", "err", err)
 		case <-look.C:
 		}

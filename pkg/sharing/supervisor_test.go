@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/switchyard-dev/switchyard/pkg/simulator/driver"
@@ -305,6 +306,21 @@ func TestADaemonWithOtherLimitsTakesThePlaceOfTheOld(t *testing.T) {
 	}
 	if len(m.running()) != 1 {
 		t.Errorf("%+v run", m.running())
+	}
+}
+
+// All programs of a node that run as root share its inotify instances, 128 by default, and use them up.
+func TestWithoutInotifyDaemonsStartAndEndAllTheSame(t *testing.T) {
+	newWatcher = func() (*fsnotify.Watcher, error) { return nil, syscall.EMFILE }
+	t.Cleanup(func() { newWatcher = fsnotify.NewWatcher })
+	m := newMachine(t)
+	m.supervise()
+	if _, err := m.ensure(spec("a", Device{UUID: gpu0})); err != nil {
+		t.Fatal(err)
+	}
+	m.remove("a")
+	if running := m.running(); len(running) > 0 {
+		t.Errorf("still running: %v", running)
 	}
 }
 
