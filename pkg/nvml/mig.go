@@ -36,6 +36,9 @@ func (q *query) partitioning() *device.MIG {
 		if !answered(profileInfo, ret, gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_INVALID_ARGUMENT) {
 			continue // most GPUs have a few of the profiles that there are
 		}
+		if info.InstanceCount == 0 {
+			continue // go-nvml refuses to look for instances of such a profile
+		}
 		possible, ret := q.gpu.handle.GetGpuInstancePossiblePlacements(&info)
 		if !answered(placements, ret, gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_INVALID_ARGUMENT) || len(possible) == 0 {
 			continue
@@ -98,7 +101,7 @@ func readInstance(gpu gonvml.Device, gi gonvml.GpuInstance) (mig.Instance, gonvm
 	}
 	for number := range gonvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 		profile, ret := gi.GetComputeInstanceProfileInfo(number, gonvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
-		if ret != gonvml.SUCCESS {
+		if ret != gonvml.SUCCESS || profile.InstanceCount == 0 {
 			continue // few profiles exist for each kind of GPU instance
 		}
 		existing, ret := gi.GetComputeInstances(&profile)

@@ -48,6 +48,9 @@ func (l *Library) Instances(ctx context.Context, gpu string) ([]mig.Instance, er
 			if ret != gonvml.SUCCESS {
 				return migError("nvmlDeviceGetGpuInstanceProfileInfo", ret)
 			}
+			if info.InstanceCount == 0 {
+				continue // as in partitioning
+			}
 			existing, ret := handle.GetGpuInstances(&info)
 			if ret == gonvml.ERROR_NOT_SUPPORTED {
 				continue // not in MIG mode: the profiles are told all the same
@@ -101,7 +104,7 @@ func (l *Library) CreateComputeInstance(ctx context.Context, ref device.Partitio
 	return l.onInstance(ctx, ref, "create the compute instance of", func(info gonvml.GpuInstanceProfileInfo, gi gonvml.GpuInstance) error {
 		for number := range gonvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 			profile, ret := gi.GetComputeInstanceProfileInfo(number, gonvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
-			if ret != gonvml.SUCCESS || profile.SliceCount != info.SliceCount {
+			if ret != gonvml.SUCCESS || profile.InstanceCount == 0 || profile.SliceCount != info.SliceCount {
 				continue
 			}
 			if _, ret := gi.CreateComputeInstance(&profile); ret != gonvml.SUCCESS {
@@ -119,7 +122,7 @@ func (l *Library) DestroyComputeInstances(ctx context.Context, ref device.Partit
 	return l.onInstance(ctx, ref, "destroy the compute instance of", func(_ gonvml.GpuInstanceProfileInfo, gi gonvml.GpuInstance) error {
 		for number := range gonvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 			profile, ret := gi.GetComputeInstanceProfileInfo(number, gonvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
-			if ret != gonvml.SUCCESS {
+			if ret != gonvml.SUCCESS || profile.InstanceCount == 0 {
 				continue
 			}
 			existing, ret := gi.GetComputeInstances(&profile)
