@@ -157,6 +157,18 @@ func (r *Record) Look(seen device.Health, readings Readings, policy Policy, bega
 	}
 }
 
+// NotAfter moves what was reported later than that to that time. Of a record that was kept over a restart the clock may
+// have been set back since, and an XID that is newer than every look would never end.
+func (r *Record) NotAfter(now time.Time) {
+	for i := range r.XIDs {
+		for _, at := range []*time.Time{&r.XIDs[i].First, &r.XIDs[i].Last} {
+			if at.After(now) {
+				*at = now
+			}
+		}
+	}
+}
+
 // DriverUnloaded notes that the kernel driver was found not to be loaded: when the GPU works again, it was
 // initialised anew.
 func (r *Record) DriverUnloaded() { r.Reloaded = true }

@@ -50,7 +50,7 @@ type deviceHealth struct {
 
 // openDeviceHealth reads what was known on this boot. A file that cannot be read is an error for the caller
 // to report, beside all the others: it concerns one GPU.
-func openDeviceHealth(pluginDir, bootID string, policy health.Policy) (*deviceHealth, error) {
+func openDeviceHealth(pluginDir, bootID string, policy health.Policy, now time.Time) (*deviceHealth, error) {
 	h := &deviceHealth{
 		policy:  policy,
 		dir:     filepath.Join(pluginDir, healthDirName),
@@ -70,7 +70,7 @@ func openDeviceHealth(pluginDir, bootID string, policy health.Policy) (*deviceHe
 		if !ok || strings.HasPrefix(name, ".") {
 			continue
 		}
-		if err := h.load(name); err != nil {
+		if err := h.load(name, now); err != nil {
 			errs = append(errs, fmt.Errorf("read the health of GPU %s: %w", name, err))
 		}
 	}
@@ -78,7 +78,7 @@ func openDeviceHealth(pluginDir, bootID string, policy health.Policy) (*deviceHe
 }
 
 // load reads the file of a GPU, and removes one of another boot.
-func (h *deviceHealth) load(name string) error {
+func (h *deviceHealth) load(name string, now time.Time) error {
 	data, err := os.ReadFile(h.path(name))
 	if err != nil {
 		return err
@@ -93,6 +93,7 @@ func (h *deviceHealth) load(name string) error {
 	case file.Version != healthFileVersion:
 		return nil
 	}
+	file.Record.NotAfter(now)
 	h.records[name] = &file.Record
 	h.written[name] = string(data)
 	return nil

@@ -65,7 +65,7 @@ type discovery struct {
 func newDiscovery(ctx context.Context, driver *Driver) *discovery {
 	d := &discovery{Driver: driver, known: driver.savedInventory(ctx)}
 	var err error
-	if d.health, err = openDeviceHealth(d.config.PluginDir, d.bootID, d.config.HealthPolicy); err != nil {
+	if d.health, err = openDeviceHealth(d.config.PluginDir, d.bootID, d.config.HealthPolicy, d.clock.Now()); err != nil {
 		// What is lost is found again by looking, but for XIDs.
 		klog.FromContext(ctx).Error(err, "Cannot use all of the saved health of the GPUs")
 		d.metrics.errors.WithLabelValues("health_file").Inc()

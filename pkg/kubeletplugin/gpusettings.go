@@ -103,12 +103,12 @@ func openSettings(config Config, bootID string) (*settings, error) {
 // ofOtherBoot reports whether a note is one of another boot. Notes are not synced, so a power loss may leave one that
 // is empty or of zeros; within a boot none becomes like that.
 func (s *settings) ofOtherBoot(gpu string) bool {
+	var changed changedSettings
 	data, err := os.ReadFile(filepath.Join(s.dir, gpu))
-	if err == nil && len(bytes.Trim(data, "\x00")) == 0 {
-		return true
+	if err != nil {
+		return false
 	}
-	changed, err := s.read(gpu)
-	return err == nil && changed.BootID != s.bootID
+	return len(bytes.Trim(data, "\x00")) == 0 || json.Unmarshal(data, &changed) == nil && changed.BootID != s.bootID
 }
 
 // isGPUName reports whether a name can be that of a whole GPU as a device.

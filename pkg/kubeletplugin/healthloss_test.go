@@ -138,3 +138,18 @@ func TestTheKubeletIsToldHowOldItIsThatAGPUIsHealthy(t *testing.T) {
 		t.Errorf("of GPUs that this process has not seen yet the kubelet is told %q, want %q", told, want)
 	}
 }
+
+// The clock of a node may be years ahead until it is set by the network.
+func TestAClockThatIsSetBackKeepsNoGPUSick(t *testing.T) {
+	m := newSickMachine(t, 1)
+	m.sick.act(0, health.RecoveryNone)
+	p := m.ready()
+	p.discovery.noteEvent(p.ctx, xidOf(0, 48))
+	p.wantTaints("reported", "0:unhealthy=XID48:NoSchedule")
+
+	m.clock.SetTime(m.clock.Now().Add(-365 * 24 * time.Hour))
+	p = m.ready()
+	m.clock.Step(health.VerdictGrace)
+	p.discovery.look(p.ctx)
+	p.wantTaints("the GPU says that nothing needs to be done")
+}
