@@ -70,6 +70,31 @@ func (p faultyPending) Replace() error {
 	return p.pendingFile.Replace()
 }
 
+// A file system that copies on write needs room for every write, also over what is there already.
+func TestAClaimIsForgottenOnADiskThatTakesNoWrite(t *testing.T) {
+	dir := t.TempDir()
+	s, other := open(t, dir), open(t, dir)
+	put(t, s, record("a", "gpu-0"))
+	lock, err := os.Open(filepath.Join(dir, lockName)) // its writes fail, and locks do not
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.dirLock.close(); err != nil {
+		t.Fatal(err)
+	}
+	s.dirLock.file = lock
+	if _, ok := other.Get("a"); !ok {
+		t.Fatal("the other process does not know of it")
+	}
+	if err := s.Delete("a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := s.Get("a"); ok {
+		t.Error("it is still there")
+	}
+	put(t, other, record("b", "gpu-0")) // what it does not know is found by looking
+}
+
 func TestPutThatFailsChangesNothing(t *testing.T) {
 	for _, fault := range []faultyFiles{
 		{step: "create", err: unix.ENOSPC},

@@ -266,10 +266,9 @@ func (s *Store) Delete(uid types.UID) error {
 func (s *Store) remove(uid types.UID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// It is not counted: that takes a write, which a full disk may refuse, and a claim must be able to end. Who misses it
+	// finds a device held that is free, and looks again.
 	return s.dirLock.withLock(func() error {
-		if err := s.dirLock.announceChange(); err != nil {
-			return err
-		}
 		if err := s.files.remove(s.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
