@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
+	"github.com/moby/sys/symlink"
 )
 
 // soname is the name under which driver packages install NVML.
@@ -43,8 +44,11 @@ func locate(driverRoot string) (string, error) {
 	}
 	var unfit []error
 	for _, dir := range libraryDirs {
-		path, err := resolveUnder(driverRoot, filepath.Join(dir, soname))
-		if err == nil {
+		// Absolute links are meant to be read inside the root, as after chroot.
+		path, err := symlink.FollowSymlinkInScope(filepath.Join(driverRoot, dir, soname), driverRoot)
+		if err != nil {
+			err = fmt.Errorf("follow symbolic links: %w", err)
+		} else {
 			err = checkLoadable(path)
 		}
 		if err == nil {
@@ -59,32 +63,6 @@ func locate(driverRoot string) (string, error) {
 	}
 	return "", fmt.Errorf("no %s under driver root %s (looked in %s): install the NVIDIA driver there or set --driver-root-mount",
 		soname, driverRoot, strings.Join(libraryDirs, ", "))
-}
-
-// resolveUnder follows name, a path under root, through the symbolic links in its last component.
-// Absolute links are meant to be read inside root, as after chroot.
-func resolveUnder(root, name string) (string, error) {
-	const maxLinks = 16
-	path := filepath.Join(root, name)
-	for range maxLinks {
-		info, err := os.Lstat(path)
-		if err != nil {
-			return "", err
-		}
-		if info.Mode().Type() != fs.ModeSymlink {
-			return path, nil
-		}
-		target, err := os.Readlink(path)
-		if err != nil {
-			return "", err
-		}
-		if filepath.IsAbs(target) {
-			path = filepath.Join(root, target)
-		} else {
-			path = filepath.Join(filepath.Dir(path), target)
-		}
-	}
-	return "", fmt.Errorf("%s: more than %d symbolic links", filepath.Join(root, name), maxLinks)
 }
 
 // checkLoadable returns an error if the shared library is not for this process, or is incomplete, as

@@ -4,7 +4,7 @@
 // Package sharing lets several processes share a device: it keeps the control daemons of NVIDIA's Multi-Process
 // Service (MPS), and sets the time slices of GPUs.
 //
-// It is an edge. It may import internal/atomicfile, fsnotify, klog, golang.org/x/sys and the standard library. It
+// It is an edge. It may import internal/atomicfile, fsnotify, klog, moby/sys/symlink, golang.org/x/sys and the standard library. It
 // knows nothing of claims, Kubernetes or NVML.
 //
 // # Two processes

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"github.com/moby/sys/symlink"
 )
 
 // Where distributions, driver containers and node images put the driver's programs and libraries, below a driver root.
@@ -25,13 +27,25 @@ var (
 // findProgram returns the path of a program of the driver.
 func findProgram(root, name string) (string, error) {
 	for _, dir := range programDirs {
-		path := filepath.Join(root, dir, name)
+		path := below(root, filepath.Join(root, dir, name))
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
 			return path, nil
 		}
 	}
 	return "", fmt.Errorf("no program %s below %s (looked in %s): the driver's installation lacks it, or the driver root is another",
 		name, root, strings.Join(programDirs, ", "))
+}
+
+// below returns the path, or where its links lead when absolute ones are read inside the root, as after chroot: Debian's
+// alternatives are such.
+func below(root, path string) string {
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	if inside, err := symlink.FollowSymlinkInScope(path, root); err == nil {
+		return inside
+	}
+	return path
 }
 
 // linkLibraries makes dir a directory of links to the driver's libraries alone, for LD_LIBRARY_PATH. A library
@@ -58,7 +72,7 @@ func linkLibraries(root, dir string) (string, error) {
 			if !strings.HasPrefix(name, "libcuda") && !strings.HasPrefix(name, "libnvidia-") || !strings.Contains(name, ".so") {
 				continue
 			}
-			if err := link(filepath.Join(from, name), filepath.Join(dir, name)); err != nil {
+			if err := link(below(root, filepath.Join(from, name)), filepath.Join(dir, name)); err != nil {
 				return "", fmt.Errorf("link the driver's libraries: %w", err)
 			}
 		}
