@@ -793,6 +793,25 @@ func TestHoldingEndsAfterTheSchedulingTimeoutOfAReplacement(t *testing.T) {
 	}
 }
 
+// Most jobs lose all members soon after the first: what was lost while the first replacement starts is replaced, too.
+func TestMemberThatIsLostWhileAReplacementStartsIsReplaced(t *testing.T) {
+	w := gangWorld("job")
+	reach := func(what string, done predicate) {
+		t.Helper()
+		if ok, err := w.Run(time.Minute, func() bool { return done(w) }); !ok || err != nil {
+			t.Fatalf("%s: %v, %+v", what, err, w.Gangs["g"].Status.Plan)
+		}
+	}
+	reach("the gang does not run", step("g", v1alpha1.StepHolding))
+	w.RemovePod("p1")
+	w.AddPod("q1", "g", "job")
+	reach("the replacement is not started", step("g", v1alpha1.StepStarting))
+	w.RemovePod("p0")
+	reach("the other loss is not noticed", step("g", v1alpha1.StepHolding))
+	w.AddPod("q0", "g", "job")
+	reach("the other replacement does not run", running("g", 2))
+}
+
 func state(reason string) predicate {
 	return func(w *gangtest.World) bool {
 		return find(w.Gangs["g"].Status, v1alpha1.ConditionRunning).Reason == reason

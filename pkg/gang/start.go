@@ -32,7 +32,8 @@ func (t *turn) start() bool {
 		t.clearStrays()
 		return false
 	}
-	if t.allRun() {
+	// A plan that replaces some members is through when these are started, although others were lost meanwhile.
+	if t.allRun() || t.need() > 0 {
 		return t.enter(v1alpha1.StepHolding)
 	}
 	t.beRunning()
