@@ -95,8 +95,8 @@ func (a *attempt) gather() {
 	a.shapes = map[string]*shape{}
 	a.vectors = map[string]int{}
 	for _, n := range a.sortedNodes {
-		if len(n.pools) > 0 && !a.avoid[n] {
-			a.gatherNode(n)
+		if len(n.pools) > 0 {
+			a.gatherNode(n) // also one that is avoided: it counts for the domains that it shares with others
 		}
 	}
 	for i := range a.sites {
@@ -163,7 +163,7 @@ func (a *attempt) devicesOf(s *site) []atom {
 
 // allows reports whether the gang may use the node at all.
 func (a *attempt) allows(n *node) bool {
-	if a.gang == v1alpha1.GangNode && a.request.node != "" && a.request.node != n.name {
+	if a.avoid[n] || a.gang == v1alpha1.GangNode && a.request.node != "" && a.request.node != n.name {
 		return false
 	}
 	return a.anyNode || n.suits(a.request.needs) == ""
