@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"github.com/switchyard-dev/switchyard/pkg/placement"
@@ -28,5 +29,23 @@ func TestDomainWithANodeThatIsLeftOutIsNotWhole(t *testing.T) {
 	}
 	if d.Plan.Placements[0].WholeDomain {
 		t.Error("the domain is planned as a whole, and half of it is on a node that was left out")
+	}
+}
+
+// The allocator gives nobody a device that consumes counters which its pool does not publish. Found to be taken each time before the
+// plan was through, it kept gangs from the other nodes.
+func TestDeviceOfCountersThatAreNotPublishedIsNotPlanned(t *testing.T) {
+	lost := sliceOf("a", gpus(2, "a.0", 0)...)
+	for i := range lost.Spec.Devices {
+		lost.Spec.Devices[i].ConsumesCounters = []resourceapi.DeviceCounterConsumption{{
+			CounterSet: "gpu", Counters: map[string]resourceapi.Counter{"memory": {Value: resource.MustParse("1")}},
+		}}
+	}
+	c := clusterOf(t, readyNode("a"), readyNode("b"), lost, sliceOf("b", gpus(2, "b.0", 0)...))
+	if got, want := planOf(t, c, gangOf("g", 1, 2)), "b b.0 ×1: 0 1"; got != want {
+		t.Errorf("planned %s, want %s", got, want)
+	}
+	if got, want := planOf(t, c, gangOf("g", 2, 2)), string(placement.ReasonNoFeasibleDomain); got != want {
+		t.Errorf("planned %s, want %s", got, want)
 	}
 }

@@ -192,6 +192,5 @@ func (f *finder) isFree(p *pool, d *device) bool {
 	if d.use.held() || d.use.planned || d.use.reservedByOthers(f.request.uid) || d.unplannable {
 		return false
 	}
-	left := f.counters(p, d)
-	return left == nil || left.suffice(d)
+	return f.counters(p, d).suffice(d)
 }

@@ -184,8 +184,8 @@ func (a *attempt) availability(s *slice, i int, selected bool, left counters) av
 		return free
 	}
 	d := s.devices[i]
-	if !selected || d.unplannable || d.attrID == "" || len(d.api.ConsumesCounters) > 0 && a.crowded(d) {
-		return useless
+	if !selected || d.unplannable || d.attrID == "" || len(d.api.ConsumesCounters) > 0 && (left == nil || a.crowded(d)) {
+		return useless // without left: of counters that its pool does not have
 	}
 	if r.only != nil && !r.only[d.id] {
 		return useless
