@@ -15,7 +15,8 @@ import (
 func (p *planner) refusal(r *request, found outcome) *Refusal {
 	all := slices.DeleteFunc(r.scopes(), r.scattered)
 	if len(all) == 0 {
-		return &Refusal{Reason: ReasonNoFeasibleDomain, Message: needsText(r) + "; the members that have their place are not in one " + string(r.scopes()[0].gang)}
+		return &Refusal{Reason: ReasonNoFeasibleDomain, Message: needsText(r) +
+			"; the members that have their place are not in one " + string(r.scopes()[0].gang) + ", or their devices are not published now"}
 	}
 	s := all[len(all)-1]
 	next := p.attempt(r, s)

@@ -29,7 +29,7 @@ type request struct {
 	only        map[DeviceID]bool // nil: all
 	// node and domain are those of members that have their place already.
 	node, domain string
-	// scattered says that these are at several nodes or in several domains.
+	// scattered says that these are at several nodes or in several domains, or that it is not known of one where it is.
 	scatteredNodes, scatteredDomains bool
 }
 
@@ -73,7 +73,7 @@ func (c *Cluster) newRequest(g Gang, v *view) (*request, *Refusal) {
 	}
 	for i, id := range g.Placed {
 		node, domain := c.whereabouts(id)
-		r.scatteredNodes = r.scatteredNodes || i > 0 && node != r.node
+		r.scatteredNodes = r.scatteredNodes || node == "" || i > 0 && node != r.node
 		r.scatteredDomains = r.scatteredDomains || domain == "" || i > 0 && domain != r.domain
 		r.node, r.domain = node, domain
 	}

@@ -153,6 +153,10 @@ func TestScopes(t *testing.T) {
 			[]any{a, sliceOf("a", append(gpus(1, "a.0", 0), gpus(3, "a.1", 0)...)...), single("x", "a", 1)},
 			gangOf("g", 1, 1, scopes(v1alpha1.MemberNode, v1alpha1.GangNVSwitchDomain), placed("a", "gpu-1")), "a a.1 ×1: 2",
 		},
+		"members whose node publishes nothing now bind the others to it": {
+			[]any{a, b, sliceOf("a", gpus(1, "a.0", 0)...)},
+			gangOf("g", 1, 1, scopes(v1alpha1.MemberNVSwitchDomain, v1alpha1.GangNode), placed("b", "gpu-0")), "NoFeasibleDomain",
+		},
 		"members that are placed apart have no common scope": {
 			[]any{a, b, hgx("a"), hgx("b")},
 			gangOf("g", 1, 1, scopes(v1alpha1.MemberNVSwitchDomain, v1alpha1.GangNode), placed("a", "gpu-0"), placed("b", "gpu-0")), "NoFeasibleDomain",
