@@ -128,7 +128,7 @@ func (f *feed) setPod(old, pod *corev1.Pod) {
 	f.cluster.SetPod(pod)
 	if old == nil || podChanged(old, pod) {
 		// A pod that loses a label may let others in that keep away from it.
-		f.usageChanged(old != nil && takesRoom(old) && (!takesRoom(pod) || !maps.Equal(old.Labels, pod.Labels)))
+		f.usageChanged(old != nil && takesRoom(old) && (!takesRoom(pod) || resized(old, pod) || !maps.Equal(old.Labels, pod.Labels)))
 	}
 }
 
@@ -139,8 +139,9 @@ func (f *feed) deletePod(pod *corev1.Pod) {
 
 func (f *feed) setClaim(old, claim *resourceapi.ResourceClaim) {
 	f.cluster.SetClaim(claim)
-	if old == nil || (old.Status.Allocation == nil) != (claim.Status.Allocation == nil) {
-		f.usageChanged(old != nil && claim.Status.Allocation == nil)
+	// Between two lists, while the watch was down, an allocation may have become another.
+	if old == nil || !equality.Semantic.DeepEqual(old.Status.Allocation, claim.Status.Allocation) {
+		f.usageChanged(old != nil && old.Status.Allocation != nil)
 	}
 }
 
@@ -234,8 +235,11 @@ func podChanged(old, pod *corev1.Pod) bool {
 		old.Spec.NodeName != pod.Spec.NodeName || old.Status.Phase != pod.Status.Phase ||
 		(old.DeletionTimestamp == nil) != (pod.DeletionTimestamp == nil) ||
 		len(old.Status.ResourceClaimStatuses) != len(pod.Status.ResourceClaimStatuses) ||
-		unschedulable(old) != unschedulable(pod)
+		unschedulable(old) != unschedulable(pod) || resized(old, pod)
 }
+
+// resized says that the pod may request more or less than before: its spec has changed.
+func resized(old, pod *corev1.Pod) bool { return old.Generation != pod.Generation }
 
 func unschedulable(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {

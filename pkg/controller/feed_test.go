@@ -7,11 +7,15 @@ import (
 	"slices"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
 // What is known by UID would stay for ever: the planner would look for a place for a gang that is gone.
@@ -39,5 +43,41 @@ func TestAnObjectThatWasMadeAnewIsGoneFirst(t *testing.T) {
 	}
 	if want := []string{"set →1", "set 1→1", "remove 1", "set →2"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A gang that waits hears of nothing else: in a quiet cluster it would time out beside the room that it waits for.
+func TestWhatMayFreeRoomWakesThePlanner(t *testing.T) {
+	runs := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "runs", Generation: 1}, Spec: corev1.PodSpec{NodeName: "node"}}
+	has := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "has"}}
+	allocated := func(device string) *resourceapi.ResourceClaim {
+		claim := has.DeepCopy()
+		claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+			Results: []resourceapi.DeviceRequestAllocationResult{{Device: device}},
+		}}
+		return claim
+	}
+	for name, test := range map[string]struct {
+		change func(*feed)
+		wakes  bool
+	}{
+		"a pod is resized": {func(f *feed) {
+			less := runs.DeepCopy()
+			less.Generation++
+			f.setPod(runs, less)
+		}, true},
+		"a pod says something about itself":      {func(f *feed) { f.setPod(runs, runs.DeepCopy()) }, false},
+		"a claim gives its device back":          {func(f *feed) { f.setClaim(allocated("a"), has) }, true},
+		"a claim has another device than before": {func(f *feed) { f.setClaim(allocated("a"), allocated("b")) }, true},
+		"a claim gets a device":                  {func(f *feed) { f.setClaim(has, allocated("a")) }, false},
+		"a claim is told of by a driver":         {func(f *feed) { f.setClaim(allocated("a"), allocated("a")) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlanner(newFakeCluster(0), clock.RealClock{}, func(types.NamespacedName) {}, nil)
+			test.change(&feed{cluster: placement.NewCluster(), planner: p, usage: func() {}})
+			if woken := len(p.wakeLater)+len(p.wake) > 0; woken != test.wakes {
+				t.Errorf("the planner is woken: %t, want %t", woken, test.wakes)
+			}
+		})
 	}
 }

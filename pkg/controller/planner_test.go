@@ -258,6 +258,24 @@ func TestPlannerAnswersForThePodsThatThereAre(t *testing.T) {
 	})
 }
 
+// A pod that waits is given a toleration or other requests: nothing else may change for long.
+func TestPlannerPlansAnewWhenAPodHasChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 0)
+		question := ask(gangNamed("a"), 0, "pod")
+		p.Ask(question)
+		p.settle()
+		changed := ask(question.Claim, 0, "pod")
+		changed.Pods[0].Generation++
+		if _, ok := p.Ask(changed); ok {
+			t.Error("the answer is for the pod as it was")
+		}
+		if got := p.settle(); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("answered %v, want the gang anew", got)
+		}
+	})
+}
+
 func TestPlannerTellsARefusalOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := runPlanner(t, 0)

@@ -74,12 +74,12 @@ func sameAnswer(before *placement.Decision, now placement.Decision) bool {
 		equality.Semantic.DeepEqual(before.Room, now.Room)
 }
 
-// fingerprint tells two questions about a gang apart.
+// fingerprint tells two questions about a gang apart. A pod that waits may be given tolerations, or other requests.
 func fingerprint(g placement.Gang) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %d", g.Claim.Generation, g.Priority)
 	for _, pod := range g.Pods {
-		fmt.Fprintf(&b, " %s", pod.UID)
+		fmt.Fprintf(&b, " %s %d", pod.UID, pod.Generation)
 	}
 	fmt.Fprintf(&b, " %v %t %v", g.Placed, g.Only != nil, g.Only)
 	return b.String()
