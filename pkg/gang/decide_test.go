@@ -1086,6 +1086,9 @@ func wantHeld(t *testing.T, remove func(*gangtest.World, *resourceapi.ResourceCl
 	if state := find(d.Status, v1alpha1.ConditionRunning); d.Status.Plan.Step != v1alpha1.StepHolding || !strings.Contains(state.Message, "are not free yet") {
 		t.Errorf("step is %s, %s", d.Status.Plan.Step, state.Message)
 	}
+	if d.RequeueAfter > time.Second {
+		t.Errorf("the next look is after %s, and the last event of the claim may have been told to this decision before the other cache had it", d.RequeueAfter)
+	}
 }
 
 // A member's pod is deleted during the release; its claim is gone from one cache and not from the other. The

@@ -31,6 +31,8 @@ const (
 	// FailedHoldFor is the same when pods are left that failed: the Job controller's longest back-off
 	// before it replaces one. With backoffLimit 0 it never does.
 	FailedHoldFor = 6 * time.Minute
+	// LookAgainAfter is how often it is looked whether the devices of a lost member are free.
+	LookAgainAfter = time.Second
 	// FenceFor is how long the rules of a plan may take to be made.
 	FenceFor = 30 * time.Second
 

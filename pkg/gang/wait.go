@@ -52,7 +52,9 @@ func (t *turn) seekPlace() bool {
 	}
 	why := mayPlan.judge(t.view)
 	if why.ok {
-		why = t.devicesComeFree()
+		if why = t.devicesComeFree(); !why.ok {
+			t.again(LookAgainAfter) // who holds devices comes from a cache of its own, whose changes bring up nobody here
+		}
 	}
 	switch {
 	case why.reason == ReasonSchedulingTimeout:
