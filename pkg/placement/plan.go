@@ -45,7 +45,6 @@ func (c *Cluster) PlanWithRoom(ctx context.Context, gangs []Gang, maker RoomMake
 		Cluster: c,
 		maker:   maker,
 		cost:    planCost,
-		spent:   map[string]map[corev1.ResourceName]int64{},
 		refused: map[string][]refused{},
 	}
 	p.begin(len(gangs))
@@ -62,7 +61,7 @@ type planner struct {
 	*Cluster
 	maker   RoomMaker
 	cost    uint64                                   // left for selectors
-	spent   map[string]map[corev1.ResourceName]int64 // quota by namespace
+	spent   map[string]map[corev1.ResourceName]int64 // quota by namespace, of claims that are not there yet
 	marked  []DeviceID
 	refused map[string][]refused // by what was asked for
 	// movedFor is the gang for which this call moves pods, if it does.
@@ -79,6 +78,7 @@ func (p *planner) begin(gangs int) {
 	p.viewLimit = min(max(2*gangs, minViews), maxViews)
 	p.shrinkViews()
 	p.planStart = p.viewUses
+	p.spent = map[string]map[corev1.ResourceName]int64{}
 	for key, r := range p.gangs {
 		p.keepRoom(key, r, 1)
 	}
@@ -268,11 +268,16 @@ func (p *planner) commit(r *request, found outcome, quota map[corev1.ResourceNam
 	for _, ch := range found.choices {
 		p.take(ch.site.node, r.needs, ch.members)
 	}
-	if p.spent[r.claim.Namespace] == nil {
-		p.spent[r.claim.Namespace] = map[corev1.ResourceName]int64{}
+	p.spend(r.claim.Namespace, quota)
+}
+
+// spend counts what claims that do not exist yet will take of the quotas of a namespace.
+func (p *planner) spend(namespace string, quota map[corev1.ResourceName]int64) {
+	if p.spent[namespace] == nil {
+		p.spent[namespace] = map[corev1.ResourceName]int64{}
 	}
 	for name, value := range quota {
-		p.spent[r.claim.Namespace][name] += value
+		p.spent[namespace][name] += value
 	}
 }
 

@@ -64,7 +64,7 @@ func quotaNeeds(class *resourceapi.DeviceClass, members, devices int64) map[core
 }
 
 // quotaRefusal looks for a ResourceQuota of the namespace that does not admit the claims; spent is what
-// gangs planned before take of it. Quotas with scopes are about pods only.
+// gangs that were planned before will take of it. Quotas with scopes are about pods only.
 func (c *Cluster) quotaRefusal(namespace string, needs, spent map[corev1.ResourceName]int64) string {
 	quotas := c.quotas[namespace]
 	for _, name := range slices.Sorted(maps.Keys(quotas)) {

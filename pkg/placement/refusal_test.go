@@ -201,6 +201,33 @@ func TestGangsDoNotShareWhatIsLeft(t *testing.T) {
 	}
 }
 
+// The claims of a plan that was committed a moment ago are made after its fence: until then no quota counts them. Two gangs of
+// which each is given some of its claims both fail.
+func TestQuotaIsKeptForClaimsThatAreNotMadeYet(t *testing.T) {
+	const claims = "count/resourceclaims.resource.k8s.io"
+	a, b := gangOf("a", 1, 4), gangOf("b", 1, 4)
+	c := clusterOf(t, readyNode("node-a"), hgx("node-a"), quota(claims, "1", "0"))
+	member := a.Pods[0]
+	member.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpus", ResourceClaimTemplateName: ptr.To("a")}}
+	c.SetPod(member)
+	committed := a.Claim.DeepCopy()
+	committed.Status.Plan = c.Plan(context.Background(), []placement.Gang{a})[0].Plan
+	c.SetGang(committed)
+	if got := planOf(t, c, b); got != "QuotaExceeded" {
+		t.Errorf("a quota of one claim, which the gang before will make: %q", got)
+	}
+	if got := planOf(t, c, a); got != "node-a node-a.0 ×1: 0 1 2 3" {
+		t.Errorf("the gang's own claim keeps it from its place: %q", got)
+	}
+	c.SetQuota(quota(claims, "2", "1"))
+	has := member.DeepCopy()
+	has.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpus", ResourceClaimName: ptr.To("claim")}}
+	c.SetPod(has)
+	if got := planOf(t, c, b); got != "node-a node-a.1 ×1: 4 5 6 7" {
+		t.Errorf("the claim is made and counted, another is left: %q", got)
+	}
+}
+
 func TestPlanningIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -4,6 +4,8 @@
 package placement
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -16,6 +18,9 @@ type reservation struct {
 	gang    types.UID
 	devices []DeviceID
 	members map[string]int // by node
+	// class and perMember say what a member's claim will count for in ResourceQuotas.
+	class     string
+	perMember int
 	// moving says that pods are still being moved for the plan.
 	moving bool
 }
@@ -32,7 +37,10 @@ func (c *Cluster) SetGang(gang *v1alpha1.GangClaim) {
 	if gang.Status.Plan == nil {
 		return
 	}
-	r := &reservation{gang: gang.UID, devices: PlannedDevices(gang.Status.Plan), members: map[string]int{}}
+	r := &reservation{
+		gang: gang.UID, devices: PlannedDevices(gang.Status.Plan), members: map[string]int{},
+		class: gang.Spec.DeviceClassName, perMember: int(gang.Spec.DevicesPerMember),
+	}
 	if len(gang.Status.Plan.Moves) > 0 && beforeRelease(gang.Status.Plan.Step) {
 		r.moving = true
 		for _, m := range gang.Status.Plan.Moves { // for the pods that come in place of those that are moved
@@ -89,16 +97,20 @@ func (c *Cluster) dropReservation(key types.NamespacedName) {
 	}
 }
 
-// keepRoom counts the members that are planned and not bound yet as if they were; with sign -1 it
-// stops.
+// keepRoom counts the members that are planned and not bound yet as if they were, and the claims that they do not have
+// yet; with sign -1 it stops.
 func (p *planner) keepRoom(key types.NamespacedName, r *reservation, sign int) {
 	var unbound []*corev1.Pod
 	bound := map[string]int{}
+	claimless := 0
 	for _, member := range p.byTemplate[key] {
 		switch {
 		case Ended(member.object):
 		case member.node == "":
 			unbound = append(unbound, member.object)
+			if lacksClaim(member.object, key.Name) {
+				claimless++
+			}
 		default:
 			bound[member.node]++
 		}
@@ -106,12 +118,28 @@ func (p *planner) keepRoom(key types.NamespacedName, r *reservation, sign int) {
 	if len(unbound) == 0 {
 		return
 	}
+	planned := 0
+	for _, members := range r.members {
+		planned += members
+	}
+	if class := p.classes[r.class]; class != nil {
+		claims := min(planned, claimless) * sign
+		p.spend(key.Namespace, quotaNeeds(class, int64(claims), int64(claims*r.perMember)))
+	}
 	needs := p.needsOf(unbound)
 	for name, members := range r.members {
 		if n := p.nodes[name]; n != nil {
 			p.take(n, needs, sign*min(max(members-bound[name], 0), len(unbound)))
 		}
 	}
+}
+
+// lacksClaim reports whether the pod's claim from the template was not made yet.
+func lacksClaim(pod *corev1.Pod, template string) bool {
+	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(ref corev1.PodResourceClaim) bool {
+		name, _ := claimName(pod, ref)
+		return ref.ResourceClaimTemplateName != nil && *ref.ResourceClaimTemplateName == template && name == ""
+	})
 }
 
 // PlannedDevices are the devices of a plan.
