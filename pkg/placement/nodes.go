@@ -23,11 +23,15 @@ import (
 // amounts are quantities of resources: millicores of CPU, else units.
 type amounts map[corev1.ResourceName]int64
 
+// mostAmount is what a larger amount counts as: no node has as much, and sums over a node's pods do not overflow. A pod may
+// request anything.
+const mostAmount = 1 << 50
+
 func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	if name == corev1.ResourceCPU {
-		return q.MilliValue()
+		return min(q.MilliValue(), mostAmount)
 	}
-	return q.Value()
+	return min(q.Value(), mostAmount)
 }
 
 func amountsOf(list corev1.ResourceList) amounts {

@@ -228,6 +228,23 @@ func TestQuotaIsKeptForClaimsThatAreNotMadeYet(t *testing.T) {
 	}
 }
 
+// Members of another gang that wait for a node may request more than numbers hold: the node is full, not empty.
+func TestHugeRequestsFillANode(t *testing.T) {
+	other := gangOf("other", 2, 1)
+	c := clusterOf(t, readyNode("node-a"), hgx("node-a"))
+	committed := other.Claim.DeepCopy()
+	committed.Status.Plan = c.Plan(context.Background(), []placement.Gang{other})[0].Plan
+	c.SetGang(committed)
+	for _, pod := range other.Pods {
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpus", ResourceClaimTemplateName: ptr.To("other")}}
+		pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("5P")
+		c.SetPod(pod)
+	}
+	if got := planOf(t, c, gangOf("g", 1, 1)); got != "NodesFull" {
+		t.Errorf("planned %q", got)
+	}
+}
+
 func TestPlanningIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
