@@ -268,6 +268,9 @@ func TestWhoMustNotBeMoved(t *testing.T) {
 		{"a pod that may take an hour to end", func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
 			p.Spec.TerminationGracePeriodSeconds = ptr.To(int64(3600))
 		}, nil, defrag.LongGracePeriod},
+		{"a pod that may take longer to end than a Duration can be", func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+			p.Spec.TerminationGracePeriodSeconds = ptr.To(int64(1) << 34)
+		}, nil, defrag.LongGracePeriod},
 		{"a pod whose disruption budget allows none", nil, func(l *lab) { l.maker.SetBudget(budget("none", 0)) }, defrag.DisruptionBudget},
 		{"a pod whose disruption budget is not up to date", nil, func(l *lab) {
 			b := budget("stale", 1)

@@ -240,9 +240,10 @@ func longGracePeriod(q *inquiry, r placement.Resident) string {
 	return ""
 }
 
+// gracePeriod is at most a year: the API server takes more seconds than a Duration has.
 func gracePeriod(pod *corev1.Pod) time.Duration {
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
-		return time.Duration(*s) * time.Second
+		return time.Duration(min(*s, 365*24*3600)) * time.Second
 	}
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
 }
