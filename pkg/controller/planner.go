@@ -206,6 +206,9 @@ func (p *planner) Unsettled(uid types.UID) bool {
 func (p *planner) Settle(now *v1alpha1.GangClaim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if _, ok := p.taken[now.UID]; !ok {
+		return // gone since it was read
+	}
 	p.taken[now.UID] = takenPlan{now}
 	p.cluster.SetGang(reservation(now))
 	p.Changed()

@@ -470,6 +470,28 @@ func TestPlannerForgets(t *testing.T) {
 	})
 }
 
+// The reply to the write of a plan was lost, and the GangClaim was deleted while the API server was asked about it.
+func TestPlannerKeepsNothingForAGangThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 1)
+		claim := gangNamed("a")
+		p.Ask(ask(claim, 0))
+		p.settle()
+		p.mustAsk(t, ask(claim, 0))
+		if !p.Unsettled(claim.UID) {
+			t.Fatal("the plan was not taken")
+		}
+		stored := claim.DeepCopy()
+		stored.Status.Plan = planOf("0")
+		p.Gone(claim)
+		p.Settle(stored)
+		p.cluster.has(t, claim)
+		if p.Waits() {
+			t.Error("the planner waits for a gang that is gone")
+		}
+	})
+}
+
 func TestPlannerLetsGoOfDevicesOfAPlanThatIsBeingUnfenced(t *testing.T) {
 	claim := gangNamed("a")
 	claim.Status.Plan = planOf("0")
