@@ -28,6 +28,9 @@ func (t *turn) commit(found *v1alpha1.GangPlan) {
 	plan.Step, plan.StepSince, plan.Reason = v1alpha1.StepFencing, metav1.NewMicroTime(t.Now), ""
 	plan.Hash = planHash(t.Claim, plan)
 	t.status.Plan, t.plan = plan, plan
+	// What is known of devices is about the plan before: to judge this one by it could give it up, and commit to it again, for
+	// ever. An answer is used once.
+	t.Devices, t.Holders, t.Placement = nil, nil, nil
 	t.status.ObservedGeneration = t.Claim.Generation
 	t.state, t.message = "", ""
 }

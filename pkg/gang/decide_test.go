@@ -793,6 +793,44 @@ func TestHoldingEndsAfterTheSchedulingTimeoutOfAReplacement(t *testing.T) {
 	}
 }
 
+// A GPU lost a link, and with it its domain and its member. The replacement is planned on it, in its new domain: that it is not as
+// the plan before says is no fault of the new plan.
+func TestPlanIsNotJudgedByWhatIsKnownOfThePlanBefore(t *testing.T) {
+	for name, change := range map[string]func(*gang.Observation, placement.DeviceID){
+		"the device is in another domain": func(o *gang.Observation, d placement.DeviceID) { o.Devices[d] = gang.DeviceMoved },
+		"someone had the device when it was looked": func(o *gang.Observation, d placement.DeviceID) {
+			o.Holders[d] = gang.Holder{UID: "other"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := gangWorld("job")
+			over := all(step("g", v1alpha1.StepUnfencing), noRules)
+			if ok, err := w.Run(10*time.Minute, func() bool { return over(w) }); !ok || err != nil {
+				t.Fatalf("the gang does not run: %v", err)
+			}
+			w.RemovePod("p1")
+			w.AddPod("q1", "g", "job")
+			o := w.Observe("g")
+			if o.Placement == nil || o.Placement.Plan == nil {
+				t.Fatal("the replacement has no place")
+			}
+			for _, d := range gang.PlannedDevices(o.Placement.Plan) {
+				change(&o, d)
+			}
+			decided := make(chan gang.Decision, 1)
+			go func() { decided <- gang.Decide(o) }()
+			select {
+			case d := <-decided:
+				if d.Status.Plan.Step != v1alpha1.StepFencing || d.Status.Attempts != 2 {
+					t.Errorf("step is %s, because %q, after %d plans", d.Status.Plan.Step, d.Status.Plan.Reason, d.Status.Attempts)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("the decision does not end")
+			}
+		})
+	}
+}
+
 // Most jobs lose all members soon after the first: what was lost while the first replacement starts is replaced, too.
 func TestMemberThatIsLostWhileAReplacementStartsIsReplaced(t *testing.T) {
 	w := gangWorld("job")
