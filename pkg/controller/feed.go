@@ -238,8 +238,12 @@ func podChanged(old, pod *corev1.Pod) bool {
 		unschedulable(old) != unschedulable(pod) || resized(old, pod)
 }
 
-// resized says that the pod may request more or less than before: its spec has changed.
-func resized(old, pod *corev1.Pod) bool { return old.Generation != pod.Generation }
+// resized says that the pod may take more or less than before: its spec has changed, or what the kubelet says that it has.
+func resized(old, pod *corev1.Pod) bool {
+	return old.Generation != pod.Generation ||
+		old.Status.AllocatedResources != nil && !equality.Semantic.DeepEqual(old.Status.AllocatedResources, pod.Status.AllocatedResources) ||
+		old.Status.Resources != nil && !equality.Semantic.DeepEqual(old.Status.Resources, pod.Status.Resources)
+}
 
 func unschedulable(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {

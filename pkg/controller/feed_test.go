@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -49,6 +50,8 @@ func TestAnObjectThatWasMadeAnewIsGoneFirst(t *testing.T) {
 // A gang that waits hears of nothing else: in a quiet cluster it would time out beside the room that it waits for.
 func TestWhatMayFreeRoomWakesThePlanner(t *testing.T) {
 	runs := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "runs", Generation: 1}, Spec: corev1.PodSpec{NodeName: "node"}}
+	two := runs.DeepCopy()
+	two.Status.AllocatedResources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}
 	has := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "has"}}
 	allocated := func(device string) *resourceapi.ResourceClaim {
 		claim := has.DeepCopy()
@@ -66,11 +69,13 @@ func TestWhatMayFreeRoomWakesThePlanner(t *testing.T) {
 			less.Generation++
 			f.setPod(runs, less)
 		}, true},
-		"a pod says something about itself":      {func(f *feed) { f.setPod(runs, runs.DeepCopy()) }, false},
-		"a claim gives its device back":          {func(f *feed) { f.setClaim(allocated("a"), has) }, true},
-		"a claim has another device than before": {func(f *feed) { f.setClaim(allocated("a"), allocated("b")) }, true},
-		"a claim gets a device":                  {func(f *feed) { f.setClaim(has, allocated("a")) }, false},
-		"a claim is told of by a driver":         {func(f *feed) { f.setClaim(allocated("a"), allocated("a")) }, false},
+		"the kubelet has taken from a pod what it does not request any more": {func(f *feed) { f.setPod(two, runs) }, true},
+		"the kubelet says for the first time what a pod has":                 {func(f *feed) { f.setPod(runs, two) }, false},
+		"a pod says something about itself":                                  {func(f *feed) { f.setPod(runs, runs.DeepCopy()) }, false},
+		"a claim gives its device back":                                      {func(f *feed) { f.setClaim(allocated("a"), has) }, true},
+		"a claim has another device than before":                             {func(f *feed) { f.setClaim(allocated("a"), allocated("b")) }, true},
+		"a claim gets a device":                                              {func(f *feed) { f.setClaim(has, allocated("a")) }, false},
+		"a claim is told of by a driver":                                     {func(f *feed) { f.setClaim(allocated("a"), allocated("a")) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlanner(newFakeCluster(0), clock.RealClock{}, func(types.NamespacedName) {}, nil)
