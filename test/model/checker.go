@@ -62,8 +62,6 @@ type checker struct {
 	states map[string]time.Duration
 	// started counts the starts of containers of gangs, by UID.
 	starts map[types.UID]int
-	// startedFor is the gang that a pod was started for.
-	startedFor map[types.UID]types.UID
 	// born is when a claim was made.
 	born map[types.UID]time.Time
 	// touchedRules are rules that a user changed.
@@ -82,7 +80,7 @@ type checker struct {
 func newChecker(w *world) *checker {
 	return &checker{
 		w: w, plans: map[string]*history{}, since: map[string]time.Time{}, starts: map[types.UID]int{},
-		startedFor: map[types.UID]types.UID{}, born: map[types.UID]time.Time{}, touchedRules: map[types.UID]bool{}, neutral: map[types.UID]time.Time{}, wiped: map[types.UID]bool{}, victims: map[types.UID]victim{}, disturbed: w.now,
+		born: map[types.UID]time.Time{}, touchedRules: map[types.UID]bool{}, neutral: map[types.UID]time.Time{}, wiped: map[types.UID]bool{}, victims: map[types.UID]victim{}, disturbed: w.now,
 	}
 }
 
@@ -258,7 +256,6 @@ func (c *checker) started(pod *corev1.Pod, claim *resourceapi.ResourceClaim) {
 		}
 	}
 	c.starts[uid]++
-	c.startedFor[pod.UID] = uid
 }
 
 // attempted checks what the scheduler was handed: no claim of a gang without a plan.

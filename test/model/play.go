@@ -5,6 +5,7 @@ package model
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -119,14 +120,14 @@ func (w *world) settleWorkloads(g *v1alpha1.GangClaim) {
 }
 
 // serves says whether the pods of a workload are enough for a gang: those that succeeded count only if they
-// did so in this gang, and its status still knows.
+// did so in this run of this gang, and its status still knows.
 func (w *world) serves(g *v1alpha1.GangClaim, l *workload) bool {
 	active, finished := 0, 0
 	for _, p := range w.workloads.pods(l.name) {
 		switch {
 		case !over(p):
 			active++
-		case p.Status.Phase == corev1.PodSucceeded && w.checker.startedFor[p.UID] == g.UID && !w.checker.wiped[g.UID]:
+		case p.Status.Phase == corev1.PodSucceeded && slices.Contains(g.Status.Started, p.UID):
 			finished++
 		}
 	}
