@@ -67,9 +67,9 @@ func (t *turn) over() bool {
 }
 
 // wasStarted says whether the gang has run: it is over when nothing of it is left, instead of waiting
-// for its members.
+// for its members. So it is when pods came for another run, and went before there were enough.
 func (t *turn) wasStarted() bool {
-	return t.wasReleased() || isTrue(t.Claim.Status.Conditions, v1alpha1.ConditionCompleted)
+	return t.wasReleased() || isTrue(t.Claim.Status.Conditions, v1alpha1.ConditionCompleted) || len(t.finished()) >= int(t.Claim.Spec.Members)
 }
 
 // outcome is how the members ended.

@@ -793,6 +793,27 @@ func TestHoldingEndsAfterTheSchedulingTimeoutOfAReplacement(t *testing.T) {
 	}
 }
 
+// A pod comes to a gang that has ended, and goes: the gang has ended still, and does not wait for anybody.
+func TestGangThatHasEndedIsOverAfterAPodCameAndWent(t *testing.T) {
+	w := gangWorld("job")
+	if ok, err := w.Run(10*time.Minute, func() bool { return running("g", 2)(w) }); !ok || err != nil {
+		t.Fatalf("the gang does not run: %v", err)
+	}
+	w.EndPod("p0", corev1.PodSucceeded)
+	w.EndPod("p1", corev1.PodSucceeded)
+	if ok, err := w.Run(time.Minute, func() bool { return completed("g")(w) }); !ok || err != nil {
+		t.Fatalf("the gang does not end: %v", err)
+	}
+	w.AddPod("q", "g", "job")
+	if ok, err := w.Run(time.Minute, func() bool { return state(gang.StateWaiting)(w) }); !ok || err != nil {
+		t.Fatalf("the gang does not wait for the others: %v", err)
+	}
+	w.RemovePod("q")
+	if ok, err := w.Run(time.Minute, func() bool { return completed("g")(w) }); !ok || err != nil {
+		t.Errorf("the gang is %s: %v", find(w.Gangs["g"].Status, v1alpha1.ConditionRunning).Message, err)
+	}
+}
+
 // A GPU lost a link, and with it its domain and its member. The replacement is planned on it, in its new domain: that it is not as
 // the plan before says is no fault of the new plan.
 func TestPlanIsNotJudgedByWhatIsKnownOfThePlanBefore(t *testing.T) {
