@@ -100,6 +100,7 @@ func (c *checker) seen(ch change) {
 				h.reserved[device{d.Pool, d.Device}] = true
 			}
 			c.plans[p.Hash] = h
+			c.planned(o, h)
 		}
 		if before, ok := ch.before.(*v1alpha1.GangClaim); ok && before.UID == o.UID && !c.w.now.Equal(c.disturbed) {
 			c.transition(o.Name, before.Status.Plan, o.Status.Plan)
@@ -117,6 +118,20 @@ func (c *checker) seen(ch change) {
 		c.ruleGone(rule)
 	}
 	c.proofs()
+}
+
+// planned checks that a new plan has no device of a plan that is being carried out for another gang.
+func (c *checker) planned(g *v1alpha1.GangClaim, h *history) {
+	for _, other := range list[*v1alpha1.GangClaim](&c.w.api.objects) {
+		if other.UID == g.UID || other.Status.Plan == nil || transitions[other.Status.Plan.Step] == nil {
+			continue
+		}
+		for _, d := range placement.PlannedDevices(other.Status.Plan) {
+			if h.devices[device{d.Pool, d.Device}] {
+				c.w.fail("gang %s is planned on device %s of %s, which is in the plan of gang %s", g.Name, d.Device, d.Pool, other.Name)
+			}
+		}
+	}
 }
 
 // transitions are the steps that may follow a step of the same plan, before it has come to rest.

@@ -116,9 +116,6 @@ func TestFaultsAreCaught(t *testing.T) {
 			t.Parallel()
 			for seed := 1; seed <= caughtWithin; seed++ {
 				o := options{seed: uint64(seed), steps: 4000, fault: f, often: faults[f], pace: 300 * time.Millisecond}
-				if f == noReservation {
-					o.lag = 0.4
-				}
 				o.moves = f == budgetsBroken || f == movesForgotten
 				o.partitions = f == noSiblings
 				if w := play(o); w.err != nil {
