@@ -56,6 +56,9 @@ func measureControllerMemory(ctx context.Context, c *gangCluster, samples Sample
 	}); err != nil {
 		return err
 	}
+	if err := dropFromCache(controllerProgram); err != nil {
+		return err
+	}
 	if err := c.startController(ctx); err != nil {
 		return err
 	}

@@ -5,11 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"os"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-dev/switchyard/test/harness/plugin"
 )
@@ -50,20 +45,5 @@ func measureMemory(ctx context.Context, n *gpuNode, p *plugin.Plugin, samples Sa
 	const mib = 1 << 20
 	samples.Add("resident-memory", float64(memory.Resident)/mib)
 	samples.Add("resident-memory-peak", float64(memory.ResidentPeak)/mib)
-	return nil
-}
-
-// dropFromCache makes the next execution read a program from disk, as on a node. Of one that was written a moment ago
-// the kernel maps larger pieces at a time, some of which are never used: 8 MiB more of a program of 40 MiB.
-func dropFromCache(path string) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	// Only pages that are on disk are dropped.
-	err = errors.Join(file.Sync(), unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED), file.Close())
-	if err != nil {
-		return fmt.Errorf("drop %s from the page cache: %w", path, err)
-	}
 	return nil
 }

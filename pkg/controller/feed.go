@@ -239,8 +239,9 @@ func podChanged(old, pod *corev1.Pod) bool {
 }
 
 // resized says that the pod may take more or less than before: its spec has changed, or what the kubelet says that it has.
+// The end of a pod is another generation as well, and gives nothing back yet.
 func resized(old, pod *corev1.Pod) bool {
-	return old.Generation != pod.Generation ||
+	return old.Generation != pod.Generation && (old.DeletionTimestamp == nil) == (pod.DeletionTimestamp == nil) ||
 		old.Status.AllocatedResources != nil && !equality.Semantic.DeepEqual(old.Status.AllocatedResources, pod.Status.AllocatedResources) ||
 		old.Status.Resources != nil && !equality.Semantic.DeepEqual(old.Status.Resources, pod.Status.Resources)
 }

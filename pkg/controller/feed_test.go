@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
@@ -68,6 +69,17 @@ func TestWhatMayFreeRoomWakesThePlanner(t *testing.T) {
 			less := runs.DeepCopy()
 			less.Generation++
 			f.setPod(runs, less)
+		}, true},
+		"a pod is told to end, which is another generation, too": {func(f *feed) {
+			ends := runs.DeepCopy()
+			ends.Generation++
+			ends.DeletionTimestamp = ptr.To(metav1.Now())
+			f.setPod(runs, ends)
+		}, false},
+		"a pod has lost a label": {func(f *feed) {
+			labelled := runs.DeepCopy()
+			labelled.Labels = map[string]string{"app": "a"}
+			f.setPod(labelled, runs)
 		}, true},
 		"the kubelet has taken from a pod what it does not request any more": {func(f *feed) { f.setPod(two, runs) }, true},
 		"the kubelet says for the first time what a pod has":                 {func(f *feed) { f.setPod(runs, two) }, false},
