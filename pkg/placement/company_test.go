@@ -78,6 +78,18 @@ func ended(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
+// decidesOn wants a plan, or a part of what a refusal with NodesFull says.
+func decidesOn(t *testing.T, c *placement.Cluster, g placement.Gang, want string) {
+	t.Helper()
+	decision := c.Plan(context.Background(), []placement.Gang{g})[0]
+	switch {
+	case decision.Refusal == nil && describe(decision) != want:
+		t.Errorf("planned on %q, want %q", describe(decision), want)
+	case decision.Refusal != nil && (decision.Refusal.Reason != placement.ReasonNodesFull || !strings.Contains(decision.Refusal.Message, want)):
+		t.Errorf("refused with %s: %s; want %q", decision.Refusal.Reason, decision.Refusal.Message, want)
+	}
+}
+
 func TestPodsThatKeepAwayFromEachOther(t *testing.T) {
 	const host = corev1.LabelHostname
 	one := []any{inZone(readyNode("node-a"), "x"), hgx("node-a")}
@@ -187,17 +199,7 @@ func TestPodsThatKeepAwayFromEachOther(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := clusterOf(t, slices.Concat(test.cluster, test.more)...)
-			decision := c.Plan(context.Background(), []placement.Gang{test.gang})[0]
-			if decision.Refusal == nil {
-				if got := describe(decision); got != test.want {
-					t.Errorf("planned on %q, want %q", got, test.want)
-				}
-				return
-			}
-			if decision.Refusal.Reason != placement.ReasonNodesFull || !strings.Contains(decision.Refusal.Message, test.want) {
-				t.Errorf("refused with %s: %s; want %q", decision.Refusal.Reason, decision.Refusal.Message, test.want)
-			}
+			decidesOn(t, clusterOf(t, slices.Concat(test.cluster, test.more)...), test.gang, test.want)
 		})
 	}
 }
@@ -233,17 +235,7 @@ func TestPodsThatWantToBeNearOthers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := clusterOf(t, slices.Concat(three, test.more)...)
-			decision := c.Plan(context.Background(), []placement.Gang{test.gang})[0]
-			if decision.Refusal == nil {
-				if got := describe(decision); got != test.want {
-					t.Errorf("planned on %q, want %q", got, test.want)
-				}
-				return
-			}
-			if decision.Refusal.Reason != placement.ReasonNodesFull || !strings.Contains(decision.Refusal.Message, test.want) {
-				t.Errorf("refused with %s: %s; want %q", decision.Refusal.Reason, decision.Refusal.Message, test.want)
-			}
+			decidesOn(t, clusterOf(t, slices.Concat(three, test.more)...), test.gang, test.want)
 		})
 	}
 }
