@@ -130,6 +130,20 @@ func TestAMemberIsHeldByAVolumeThatWaits(t *testing.T) {
 	e.together(append(e.jobRuns("train", 1), e.jobRuns("held", 1)...), 4)
 }
 
+// startsOnTwoNodes starts the controller, and wants a gang of two such pods on a node each by its first plan.
+func (e *env) startsOnTwoNodes(change func(*corev1.Pod)) {
+	e.t.Helper()
+	gang := e.gang("train", 2, 4)
+	pods := e.members("train", 2, change)
+	e.start()
+	e.running(pods...)
+	e.together(pods, 4)
+	e.reaches(gang, v1alpha1.StepHolding)
+	if gang.Status.Attempts != 1 || pods[0].Spec.NodeName == pods[1].Spec.NodeName {
+		e.t.Errorf("the gang runs on %s and %s at attempt %d: %s", pods[0].Spec.NodeName, pods[1].Spec.NodeName, gang.Status.Attempts, describe(gang))
+	}
+}
+
 // Without foresight both members would be planned onto the two domains of one node, and the scheduler would keep the
 // second one off for ever.
 func TestMembersWithAntiAffinityGetANodeEach(t *testing.T) {
@@ -148,20 +162,7 @@ func TestMembersWithAntiAffinityGetANodeEach(t *testing.T) {
 	e.create(other)
 	e.running(other)
 
-	gang := e.gang("train", 2, 4)
-	pods := e.members("train", 2, apart)
-	e.start()
-	e.running(pods...)
-	e.together(pods, 4)
-	e.reaches(gang, v1alpha1.StepHolding)
-	if gang.Status.Attempts != 1 {
-		t.Errorf("the gang was started at attempt %d, want the first: %s", gang.Status.Attempts, describe(gang))
-	}
-	for i, pod := range pods {
-		if e.get(pod); pod.Spec.NodeName == pods[(i+1)%2].Spec.NodeName {
-			t.Errorf("both members run on %s", pod.Spec.NodeName)
-		}
-	}
+	e.startsOnTwoNodes(apart)
 	third := e.gang("late", 1, 4)
 	e.members("late", 1, apart)
 	condition := e.waits(third, "NodesFull")
@@ -188,15 +189,7 @@ func TestMembersThatCannotShareANodeGetOneEach(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t, stock, "a100-2x4", "a100-2x4")
-			gang := e.gang("train", 2, 4)
-			pods := e.members("train", 2, change)
-			e.start()
-			e.running(pods...)
-			e.together(pods, 4)
-			e.reaches(gang, v1alpha1.StepHolding)
-			if gang.Status.Attempts != 1 || pods[0].Spec.NodeName == pods[1].Spec.NodeName {
-				t.Errorf("the gang runs on %s and %s at attempt %d: %s", pods[0].Spec.NodeName, pods[1].Spec.NodeName, gang.Status.Attempts, describe(gang))
-			}
+			e.startsOnTwoNodes(change)
 		})
 	}
 }
