@@ -10,9 +10,11 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	volumehelpers "k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,6 +50,9 @@ func cached() []client.Object {
 		&corev1.Pod{},
 		&corev1.Node{},
 		&corev1.ResourceQuota{},
+		&corev1.PersistentVolumeClaim{},
+		&corev1.PersistentVolume{},
+		&storagev1.StorageClass{},
 		&schedulingv1.PriorityClass{},
 		&policyv1.PodDisruptionBudget{},
 		&resourceapi.ResourceClaim{},
@@ -67,24 +72,42 @@ func strip(object any) (any, error) {
 	case *corev1.Pod:
 		stripPod(o)
 	case *corev1.Node:
-		o.Annotations = nil
+		keepAnnotations(o)
 		o.Status.Images, o.Status.VolumesInUse, o.Status.VolumesAttached = nil, nil, nil
 		o.Status.NodeInfo, o.Status.Addresses, o.Status.Capacity = corev1.NodeSystemInfo{}, nil, nil
 	case *resourceapi.ResourceClaim:
 		o.Status.Devices = nil
+	case *corev1.PersistentVolumeClaim:
+		keepAnnotations(o, corev1.BetaStorageClassAnnotation, volumehelpers.AnnBindCompleted, volumehelpers.AnnSelectedNode)
+	case *corev1.PersistentVolume:
+		keepAnnotations(o, corev1.BetaStorageClassAnnotation)
+		o.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{}
+	case *storagev1.StorageClass:
+		keepAnnotations(o)
+		o.Parameters = nil
 	case *corev1.ResourceQuota, *policyv1.PodDisruptionBudget, *resourceapi.ResourceSlice, *resourceapi.DeviceClass, *schedulingv1.PriorityClass:
-		o.(metav1.Object).SetAnnotations(nil)
+		keepAnnotations(o.(metav1.Object))
 	}
 	return object, nil
 }
 
+// keepAnnotations drops the others.
+func keepAnnotations(o metav1.Object, names ...string) {
+	var kept map[string]string
+	for _, name := range names {
+		if value := o.GetAnnotations()[name]; value != "" {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[name] = value
+		}
+	}
+	o.SetAnnotations(kept)
+}
+
 // stripPod keeps what kube-scheduler filters nodes by, and the pod's state.
 func stripPod(pod *corev1.Pod) {
-	touched := pod.Annotations[v1alpha1.TouchedAnnotation]
-	pod.Annotations = nil
-	if touched != "" {
-		pod.Annotations = map[string]string{v1alpha1.TouchedAnnotation: touched}
-	}
+	keepAnnotations(pod, v1alpha1.TouchedAnnotation)
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			c := &containers[i]

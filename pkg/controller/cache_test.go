@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -84,6 +85,32 @@ func TestStripKeepsWhatIsDecidedOn(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.ReadyAnnotation: "hash"}},
 				Status:     resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{}},
 			},
+		},
+		"of a volume claim: how far it is bound": {
+			&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+				Annotations:   map[string]string{"pv.kubernetes.io/bind-completed": "yes", "volume.kubernetes.io/selected-node": "node-a", "long": "text"},
+				ManagedFields: managed,
+			}},
+			&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+				Annotations: map[string]string{"pv.kubernetes.io/bind-completed": "yes", "volume.kubernetes.io/selected-node": "node-a"},
+			}},
+		},
+		"of a volume: where it can be used, not where it comes from": {
+			&corev1.PersistentVolume{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{"volume.beta.kubernetes.io/storage-class": "fast", "long": "text"}},
+				Spec: corev1.PersistentVolumeSpec{
+					NodeAffinity:           &corev1.VolumeNodeAffinity{},
+					PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data"}},
+				},
+			},
+			&corev1.PersistentVolume{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{"volume.beta.kubernetes.io/storage-class": "fast"}},
+				Spec:       corev1.PersistentVolumeSpec{NodeAffinity: &corev1.VolumeNodeAffinity{}},
+			},
+		},
+		"of a storage class: not its parameters": {
+			&storagev1.StorageClass{Provisioner: "local", Parameters: map[string]string{"a": "b"}},
+			&storagev1.StorageClass{Provisioner: "local"},
 		},
 		"of a rule: its annotations, which say what it was made for": {
 			&resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.TouchedAnnotation: touched}, ManagedFields: managed}},

@@ -13,6 +13,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -70,6 +71,9 @@ func (f *feed) start(ctx context.Context, informers cache.Informers) error {
 		follow(add, f.setClass, f.deleteClass),
 		follow(add, f.setRule, f.deleteRule),
 		follow(add, f.setQuota, f.deleteQuota),
+		follow(add, f.setVolumeClaim, f.deleteVolumeClaim),
+		follow(add, f.setVolume, f.deleteVolume),
+		follow(add, f.setStorageClass, f.deleteStorageClass),
 		follow(add, f.setBudget, f.deleteBudget),
 		follow(add, f.setGang, f.deleteGang),
 		follow(add, func(_, _ *schedulingv1.PriorityClass) { f.planner.AskAgain() }, func(*schedulingv1.PriorityClass) { f.planner.AskAgain() }),
@@ -203,6 +207,42 @@ func (f *feed) setQuota(_, quota *corev1.ResourceQuota) {
 
 func (f *feed) deleteQuota(quota *corev1.ResourceQuota) {
 	f.cluster.DeleteQuota(keyOf(quota))
+	f.planner.Changed()
+}
+
+func (f *feed) setVolumeClaim(old, claim *corev1.PersistentVolumeClaim) {
+	f.cluster.SetVolumeClaim(claim)
+	if old == nil || old.Spec.VolumeName != claim.Spec.VolumeName || old.Status.Phase != claim.Status.Phase ||
+		!maps.Equal(old.Annotations, claim.Annotations) || (old.DeletionTimestamp == nil) != (claim.DeletionTimestamp == nil) {
+		f.planner.Changed()
+	}
+}
+
+func (f *feed) deleteVolumeClaim(claim *corev1.PersistentVolumeClaim) {
+	f.cluster.DeleteVolumeClaim(keyOf(claim))
+	f.planner.Changed()
+}
+
+func (f *feed) setVolume(old, volume *corev1.PersistentVolume) {
+	if old != nil && old.Status.Phase == volume.Status.Phase && equality.Semantic.DeepEqual(old.Spec, volume.Spec) && maps.Equal(old.Labels, volume.Labels) {
+		return
+	}
+	f.cluster.SetVolume(volume)
+	f.planner.Changed()
+}
+
+func (f *feed) deleteVolume(volume *corev1.PersistentVolume) {
+	f.cluster.DeleteVolume(volume.Name)
+	f.planner.Changed()
+}
+
+func (f *feed) setStorageClass(_, class *storagev1.StorageClass) {
+	f.cluster.SetStorageClass(class)
+	f.planner.Changed()
+}
+
+func (f *feed) deleteStorageClass(class *storagev1.StorageClass) {
+	f.cluster.DeleteStorageClass(class.Name)
 	f.planner.Changed()
 }
 

@@ -14,6 +14,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,17 +33,20 @@ import (
 type snapshot struct {
 	now time.Time
 
-	pods       []*corev1.Pod
-	nodes      []*corev1.Node
-	quotas     []*corev1.ResourceQuota
-	priorities []*schedulingv1.PriorityClass
-	budgets    []*policyv1.PodDisruptionBudget
-	claims     []*resourceapi.ResourceClaim
-	templates  []*resourceapi.ResourceClaimTemplate
-	slices     []*resourceapi.ResourceSlice
-	classes    []*resourceapi.DeviceClass
-	rules      []*resourceapi.DeviceTaintRule
-	gangs      []*v1alpha1.GangClaim
+	pods           []*corev1.Pod
+	nodes          []*corev1.Node
+	quotas         []*corev1.ResourceQuota
+	volumeClaims   []*corev1.PersistentVolumeClaim
+	volumes        []*corev1.PersistentVolume
+	storageClasses []*storagev1.StorageClass
+	priorities     []*schedulingv1.PriorityClass
+	budgets        []*policyv1.PodDisruptionBudget
+	claims         []*resourceapi.ResourceClaim
+	templates      []*resourceapi.ResourceClaimTemplate
+	slices         []*resourceapi.ResourceSlice
+	classes        []*resourceapi.DeviceClass
+	rules          []*resourceapi.DeviceTaintRule
+	gangs          []*v1alpha1.GangClaim
 }
 
 // kind is one kind of object to read.
@@ -83,6 +87,18 @@ var (
 	quotaKind = kind{
 		"resourcequotas", func() client.ObjectList { return &corev1.ResourceQuotaList{} },
 		add(func(s *snapshot) *[]*corev1.ResourceQuota { return &s.quotas }), noCoreKind,
+	}
+	volumeClaimKind = kind{
+		"persistentvolumeclaims", func() client.ObjectList { return &corev1.PersistentVolumeClaimList{} },
+		add(func(s *snapshot) *[]*corev1.PersistentVolumeClaim { return &s.volumeClaims }), noCoreKind,
+	}
+	volumeKind = kind{
+		"persistentvolumes", func() client.ObjectList { return &corev1.PersistentVolumeList{} },
+		add(func(s *snapshot) *[]*corev1.PersistentVolume { return &s.volumes }), noCoreKind,
+	}
+	storageKind = kind{
+		"storageclasses.storage.k8s.io", func() client.ObjectList { return &storagev1.StorageClassList{} },
+		add(func(s *snapshot) *[]*storagev1.StorageClass { return &s.storageClasses }), noCoreKind,
 	}
 	priorityKind = kind{
 		"priorityclasses.scheduling.k8s.io", func() client.ObjectList { return &schedulingv1.PriorityClassList{} },
@@ -128,8 +144,8 @@ func orNone(k kind) kind {
 var (
 	deviceKinds  = []kind{claimKind, orNone(gangKind), ruleKind, sliceKind}
 	demandKinds  = append([]kind{podKind}, deviceKinds...)
-	planKinds    = []kind{podKind, nodeKind, claimKind, templateKind, gangKind, ruleKind, sliceKind, classKind, quotaKind, priorityKind, budgetKind}
-	explainKinds = []kind{podKind, nodeKind, claimKind, templateKind, orNone(gangKind), ruleKind, sliceKind, classKind, quotaKind, priorityKind, budgetKind}
+	planKinds    = []kind{podKind, nodeKind, claimKind, templateKind, gangKind, ruleKind, sliceKind, classKind, quotaKind, volumeClaimKind, volumeKind, storageKind, priorityKind, budgetKind}
+	explainKinds = []kind{podKind, nodeKind, claimKind, templateKind, orNone(gangKind), ruleKind, sliceKind, classKind, quotaKind, volumeClaimKind, volumeKind, storageKind, priorityKind, budgetKind}
 )
 
 // parallel is how many kinds are read at once.
@@ -201,6 +217,9 @@ func (s *snapshot) cluster(quotas bool) *placement.Cluster {
 	each(s.slices, c.SetSlice)
 	each(s.rules, c.SetRule)
 	each(s.claims, c.SetClaim)
+	each(s.volumeClaims, c.SetVolumeClaim)
+	each(s.volumes, c.SetVolume)
+	each(s.storageClasses, c.SetStorageClass)
 	each(s.pods, c.SetPod)
 	if quotas {
 		each(s.quotas, c.SetQuota)

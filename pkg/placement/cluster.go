@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/utils/clock"
@@ -64,6 +65,8 @@ type Cluster struct {
 	// repulsions are the anti-affinity of the pods that run, by its text.
 	repulsions map[string]*repulsion
 
+	storage storage
+
 	quotas map[string]map[string]*corev1.ResourceQuota // by namespace and name
 	gangs  map[types.NamespacedName]*reservation
 	// promised is what pods that are planned will take of their nodes. It belongs to one call of Plan.
@@ -97,9 +100,14 @@ func NewClusterAt(time clock.PassiveClock) *Cluster {
 		unbound:    map[types.NamespacedName]*pod{},
 		byTemplate: map[types.NamespacedName]map[types.NamespacedName]*pod{},
 		repulsions: map[string]*repulsion{},
-		quotas:     map[string]map[string]*corev1.ResourceQuota{},
-		gangs:      map[types.NamespacedName]*reservation{},
-		promised:   map[string]amounts{},
+		storage: storage{
+			claims:  map[types.NamespacedName]*corev1.PersistentVolumeClaim{},
+			volumes: map[string]*volume{},
+			classes: map[string]*storagev1.StorageClass{},
+		},
+		quotas:   map[string]map[string]*corev1.ResourceQuota{},
+		gangs:    map[types.NamespacedName]*reservation{},
+		promised: map[string]amounts{},
 	}
 }
 

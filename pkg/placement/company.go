@@ -13,19 +13,32 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// company is what required inter-pod affinity, anti-affinity and host ports, of the pods of a gang and of others, mean for a
-// gang.
+// company is what required inter-pod affinity, anti-affinity and host ports, of the pods of a gang and of others, and the
+// pods' persistent volumes mean for a gang.
 type company struct {
 	// apart says why no two pods of the gang may share a node; empty when they may.
 	apart string
-	// shunned are the nodes on which some pod of the gang may not run, because of who runs there or does not, and why.
+	// shunned are the nodes on which some pod of the gang may not run, because of who runs there or does not or where its
+	// volumes are, and why.
 	shunned map[*node]string
+	// seats are how many of the pods nodes have volumes for.
+	seats map[*node]int
 	// limits are how many of the pods nodes are to have at most, as long as there is a place like that.
 	limits map[*node]int
 }
 
 func (c company) same(other company) bool {
-	return c.apart == other.apart && maps.Equal(c.shunned, other.shunned) && maps.Equal(c.limits, other.limits)
+	return c.apart == other.apart && maps.Equal(c.shunned, other.shunned) && maps.Equal(c.seats, other.seats) && maps.Equal(c.limits, other.limits)
+}
+
+// shun notes a node, unless it is already.
+func (c *company) shun(n *node, why string) {
+	if c.shunned == nil {
+		c.shunned = map[*node]string{}
+	}
+	if _, ok := c.shunned[n]; !ok {
+		c.shunned[n] = why
+	}
 }
 
 // term is a required term of inter-pod affinity or anti-affinity.
@@ -169,28 +182,20 @@ func (c *Cluster) companyOf(pods []*corev1.Pod) company {
 	case clash(pods):
 		result.apart = "the pods take the same host port, so no two of them can share a node"
 	}
-	shun := func(n *node, why string) {
-		if result.shunned == nil {
-			result.shunned = map[*node]string{}
-		}
-		if _, ok := result.shunned[n]; !ok {
-			result.shunned[n] = why
-		}
-	}
 	keys := slices.Sorted(maps.Keys(away))
 	for _, n := range c.sortedNodes {
 		for _, key := range keys {
 			if why, ok := away.of(n, key); ok {
-				shun(n, why)
+				result.shun(n, why)
 			}
 		}
 	}
 	for _, p := range pods {
 		if terms := attractions(p); len(terms) > 0 {
-			c.nearTo(pods, terms, shun)
+			c.nearTo(pods, terms, result.shun)
 		}
 	}
-	c.besidePorts(ports, shun)
+	c.besidePorts(ports, result.shun)
 	return result
 }
 

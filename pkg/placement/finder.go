@@ -109,11 +109,27 @@ type search struct {
 func (f *finder) searches(victims []Resident) []search {
 	var list []search
 	for _, v := range victims {
-		needs := f.planner.needsOf([]*corev1.Pod{v.Pod})
+		needs := f.planner.needsOfReplacement(v.Pod)
 		list = append(list, search{v, needs, f.spots(v, needs)})
 	}
 	slices.SortStableFunc(list, func(a, b search) int { return cmp.Compare(len(a.spots), len(b.spots)) })
 	return list
+}
+
+// needsOfReplacement is what a pod needs that is made in place of another. Volumes that end with the old one are made anew.
+func (c *Cluster) needsOfReplacement(pod *corev1.Pod) needs {
+	n := c.needsOf([]*corev1.Pod{pod})
+	if len(pod.Spec.Volumes) > 0 {
+		made := &corev1.Pod{ObjectMeta: pod.ObjectMeta}
+		for i := range pod.Spec.Volumes {
+			if pod.Spec.Volumes[i].Ephemeral == nil {
+				made.Spec.Volumes = append(made.Spec.Volumes, pod.Spec.Volumes[i])
+			}
+		}
+		// What is missing kept the old one off too.
+		_ = c.volumesOf([]*corev1.Pod{made}, &n.company)
+	}
+	return n
 }
 
 // alternatives are the ways in which a claim can be given a device.

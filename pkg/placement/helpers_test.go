@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -188,6 +189,12 @@ func set(t testing.TB, c *placement.Cluster, object any) {
 		c.SetPod(o)
 	case *corev1.ResourceQuota:
 		c.SetQuota(o)
+	case *corev1.PersistentVolumeClaim:
+		c.SetVolumeClaim(o)
+	case *corev1.PersistentVolume:
+		c.SetVolume(o)
+	case *storagev1.StorageClass:
+		c.SetStorageClass(o)
 	case *v1alpha1.GangClaim:
 		c.SetGang(o)
 	default:

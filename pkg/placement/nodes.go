@@ -352,6 +352,9 @@ func (n *node) room(needs needs, promised amounts, empty bool) int {
 	if limit, ok := needs.limits[n]; ok {
 		room = min(room, int64(limit))
 	}
+	if seats, ok := needs.seats[n]; ok {
+		room = min(room, int64(seats))
+	}
 	for _, need := range needs.requests {
 		stock := n.stocks.of(need.name)
 		left := stock.allocatable
@@ -367,6 +370,9 @@ func (n *node) room(needs needs, promised amounts, empty bool) int {
 func (n *node) shortage(needs needs, promised amounts, pods int) string {
 	if needs.apart != "" && pods > 1 {
 		return needs.apart
+	}
+	if seats, ok := needs.seats[n]; ok && pods > seats {
+		return fmt.Sprintf("there are PersistentVolumes for %d of the pods only", seats)
 	}
 	for _, need := range needs.requests {
 		name, stock := need.name.Value(), n.stocks.of(need.name)

@@ -58,6 +58,9 @@ func (c *Cluster) newRequest(g Gang, v *view) (*request, *Refusal) {
 	}
 	r.needs.company = c.companyOf(g.Pods)
 	r.needs.limits = c.spreadOf(g.Pods)
+	if missing := c.volumesOf(g.Pods, &r.needs.company); missing != "" {
+		return nil, &Refusal{Reason: ReasonVolumesNotReady, Message: missing}
+	}
 	if len(g.Pods) == 0 {
 		r.members = int(spec.Members)
 	}

@@ -183,6 +183,30 @@ func TestRoomFindsPlacesThatMovesMake(t *testing.T) {
 				c.Spec.Devices.Requests[0].Exactly.DeviceClassName = "b"
 			}, 0)
 		}, gangOf("g", 1, 4), "node-a node-a.0 ×1: 0 1 2 3", "a0 node-a.0 > node-b/gpu-1 node-b.0"},
+		{
+			"a pod is not sent where its volume cannot be used", func(m *mover) {
+				resident(m.c, "a0", "node-a", "1", func(pod *corev1.Pod, _ *resourceapi.ResourceClaim) {
+					pod.Spec.Volumes = mounting("data", "node-a").Spec.Volumes
+				}, 0)
+				claim := volumeClaim("data", "", "v")
+				claim.Namespace = "web"
+				m.c.SetVolumeClaim(claim)
+				m.c.SetVolume(persistent("v", "", corev1.VolumeBound, corev1.LabelHostname, "node-a"))
+			}, gangOf("g", 2, 4, scopes(v1alpha1.MemberNVSwitchDomain, v1alpha1.GangNode)),
+			"node-b node-b.0 ×1: 0 1 2 3; node-b node-b.1 ×1: 4 5 6 7", "a0: no device and node that suit it are free elsewhere; b0 node-b.0 > node-a/gpu-1 node-a.0",
+		},
+		{
+			"a volume that ends with the pod binds it nowhere", func(m *mover) {
+				resident(m.c, "a0", "node-a", "1", func(pod *corev1.Pod, _ *resourceapi.ResourceClaim) {
+					pod.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
+				}, 0)
+				claim := volumeClaim("a0-scratch", "", "v", madeFor("a0"))
+				claim.Namespace = "web"
+				m.c.SetVolumeClaim(claim)
+				m.c.SetVolume(persistent("v", "", corev1.VolumeBound, corev1.LabelHostname, "node-a"))
+			}, gangOf("g", 2, 4, scopes(v1alpha1.MemberNVSwitchDomain, v1alpha1.GangNode)),
+			"node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7", "a0 node-a.0 > node-b/gpu-1 node-b.0",
+		},
 		{"a claim of a class that is gone has no place", func(m *mover) {
 			resident(m.c, "a0", "node-a", "1", func(_ *corev1.Pod, c *resourceapi.ResourceClaim) {
 				c.Spec.Devices.Requests[0].Exactly.DeviceClassName = "gone"

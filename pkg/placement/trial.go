@@ -207,7 +207,7 @@ func (r *Room) tooFullAgain(t *Trial) (*node, amounts) {
 		most := map[corev1.ResourceName][]int64{}
 		suited := map[DeviceID]bool{}
 		for _, v := range t.Victims {
-			if n.suits(r.planner.needsOf([]*corev1.Pod{v.Pod})) != "" {
+			if n.suits(r.planner.needsOfReplacement(v.Pod)) != "" {
 				continue
 			}
 			spots := find.onNode(n, find.alternatives(v.Claim))

@@ -53,8 +53,11 @@ const (
 	// ReasonNoFeasibleDomain means that too few devices are free in the scope asked for.
 	ReasonNoFeasibleDomain Reason = "NoFeasibleDomain"
 	// ReasonNodesFull means that devices are free where the pods do not fit: CPU, memory, other
-	// resources, node selectors, affinity or taints of the nodes, affinity or anti-affinity to other pods, host ports.
+	// resources, node selectors, affinity or taints of the nodes, affinity or anti-affinity to other pods, host ports, volumes.
 	ReasonNodesFull Reason = "NodesFull"
+	// ReasonVolumesNotReady means that kube-scheduler would not schedule the pods anywhere with their persistent volumes: a
+	// claim does not exist or is not bound, or only one pod can use it.
+	ReasonVolumesNotReady Reason = "VolumesNotReady"
 	// ReasonQuotaExceeded means that a ResourceQuota does not admit the claims.
 	ReasonQuotaExceeded Reason = "QuotaExceeded"
 	// ReasonBehindOthers means that the free devices are those that a gang before this one waits for.

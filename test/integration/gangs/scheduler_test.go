@@ -6,18 +6,13 @@
 package gangs
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/test/harness/controlplane"
@@ -74,60 +69,6 @@ func TestASecondSchedulerKeepsOutOfTheFence(t *testing.T) {
 	if started != 3 {
 		t.Errorf("%d singles are bound, and 3 GPUs were left", started)
 	}
-}
-
-// A member whose volume nobody provisions holds its devices and has no node: the others are not kept waiting on
-// theirs, nobody starts, and all is given back.
-func TestAMemberIsHeldByAVolumeThatWaits(t *testing.T) {
-	e := newEnv(t, stock, "a100-2x4")
-	class := &storagev1.StorageClass{
-		ObjectMeta:  metav1.ObjectMeta{Name: e.namespace},
-		Provisioner: "volumes.example.com/nobody", VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
-	}
-	e.create(class)
-	defer e.delete(class)
-	volume := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "data"},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: &class.Name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-		},
-	}
-	e.create(volume)
-	gang := e.gang("train", 2, 4)
-	e.start()
-	e.job("train", 1)
-	e.job("held", 1, func(job *batchv1.Job) {
-		spec := &job.Spec.Template.Spec
-		spec.ResourceClaims[0].ResourceClaimTemplateName = ptr.To("train")
-		spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: volume.Name},
-		}}}
-	})
-	e.reaches(gang, v1alpha1.StepReleasing)
-	e.eventually("the plan is taken back", func() error {
-		if e.get(gang); gang.Status.Plan != nil && gang.Status.Plan.Step != v1alpha1.StepTakingBack {
-			return errors.New(describe(gang))
-		}
-		return nil
-	})
-	for _, pod := range append(e.podsOf("train"), e.podsOf("held")...) {
-		if pod.Status.Phase == corev1.PodRunning {
-			t.Errorf("pod %s runs without the other", pod.Name)
-		}
-	}
-	// As a provisioner does it. With the volume all start.
-	e.create(&corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: e.namespace},
-		Spec: corev1.PersistentVolumeSpec{
-			StorageClassName: class.Name, AccessModes: volume.Spec.AccessModes,
-			ClaimRef:               &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: e.namespace, Name: volume.Name, UID: volume.UID},
-			Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/none"}},
-		},
-	})
-	defer e.delete(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: e.namespace}})
-	e.together(append(e.jobRuns("train", 1), e.jobRuns("held", 1)...), 4)
 }
 
 // startsOnTwoNodes starts the controller, and wants a gang of two such pods on a node each by its first plan.

@@ -1,0 +1,285 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/component-helpers/storage/ephemeral"
+	volumehelpers "k8s.io/component-helpers/storage/volume"
+	"k8s.io/utils/ptr"
+)
+
+// storage is what the cluster knows of persistent volumes.
+type storage struct {
+	claims  map[types.NamespacedName]*corev1.PersistentVolumeClaim
+	volumes map[string]*volume
+	classes map[string]*storagev1.StorageClass
+}
+
+// volume is a PersistentVolume and where it can be used.
+type volume struct {
+	object *corev1.PersistentVolume
+	// where is nil if it can be used everywhere; text is equal for volumes that say the same of nodes.
+	where *nodeaffinity.LazyErrorNodeSelector
+	text  string
+	// host is the only host name where it can be used, as of local volumes; empty if it says more, or less.
+	host string
+	// zones are the values that labels of a node must have, if it has any label of zones or regions.
+	zones map[string][]string
+}
+
+// zoneLabels are those by which volumes say in which zones they are, with the name that a node may have in place of an old one.
+var zoneLabels = map[string]string{
+	corev1.LabelFailureDomainBetaZone:   corev1.LabelTopologyZone,
+	corev1.LabelFailureDomainBetaRegion: corev1.LabelTopologyRegion,
+	corev1.LabelTopologyZone:            corev1.LabelTopologyZone,
+	corev1.LabelTopologyRegion:          corev1.LabelTopologyRegion,
+}
+
+// zonesSeparator is between the zones of a volume that is in several.
+const zonesSeparator = "__"
+
+// SetVolumeClaim adds or replaces a PersistentVolumeClaim.
+func (c *Cluster) SetVolumeClaim(object *corev1.PersistentVolumeClaim) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.storage.claims[types.NamespacedName{Namespace: object.Namespace, Name: object.Name}] = object
+}
+
+// DeleteVolumeClaim removes a PersistentVolumeClaim.
+func (c *Cluster) DeleteVolumeClaim(key types.NamespacedName) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	delete(c.storage.claims, key)
+}
+
+// SetVolume adds or replaces a PersistentVolume.
+func (c *Cluster) SetVolume(object *corev1.PersistentVolume) {
+	v := &volume{object: object, zones: map[string][]string{}}
+	if affinity := object.Spec.NodeAffinity; affinity != nil && affinity.Required != nil {
+		v.where = nodeaffinity.NewLazyErrorNodeSelector(affinity.Required)
+		v.text = affinity.Required.String()
+		v.host = onlyHost(affinity.Required)
+	}
+	for label := range zoneLabels {
+		if value, ok := object.Labels[label]; ok {
+			v.zones[label] = strings.Split(value, zonesSeparator)
+			v.text += fmt.Sprintf(" %s=%s", label, value)
+		}
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.storage.volumes[object.Name] = v
+}
+
+// DeleteVolume removes a PersistentVolume by name.
+func (c *Cluster) DeleteVolume(name string) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	delete(c.storage.volumes, name)
+}
+
+// SetStorageClass adds or replaces a StorageClass.
+func (c *Cluster) SetStorageClass(object *storagev1.StorageClass) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.storage.classes[object.Name] = object
+}
+
+// DeleteStorageClass removes a StorageClass by name.
+func (c *Cluster) DeleteStorageClass(name string) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	delete(c.storage.classes, name)
+}
+
+func onlyHost(s *corev1.NodeSelector) string {
+	if len(s.NodeSelectorTerms) != 1 || len(s.NodeSelectorTerms[0].MatchFields) > 0 || len(s.NodeSelectorTerms[0].MatchExpressions) != 1 {
+		return ""
+	}
+	e := s.NodeSelectorTerms[0].MatchExpressions[0]
+	if e.Key != corev1.LabelHostname || e.Operator != corev1.NodeSelectorOpIn || len(e.Values) != 1 {
+		return ""
+	}
+	return e.Values[0]
+}
+
+// reaches reports whether the volume's node affinity selects the node.
+func (v *volume) reaches(n *corev1.Node) bool {
+	if v.where == nil {
+		return true
+	}
+	// As kube-scheduler does: by labels alone.
+	match, err := v.where.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: n.Labels}})
+	return err == nil && match
+}
+
+// zoned reports whether the node is in the zones that the volume's labels name. A node without any such label is.
+func (v *volume) zoned(n *corev1.Node) bool {
+	labelled := false
+	for label := range zoneLabels {
+		_, ok := n.Labels[label]
+		labelled = labelled || ok
+	}
+	for label, values := range v.zones {
+		value, ok := n.Labels[label]
+		if !ok {
+			value, ok = n.Labels[zoneLabels[label]]
+		}
+		if labelled && (!ok || !slices.Contains(values, value)) {
+			return false
+		}
+	}
+	return true
+}
+
+// volumesOf finds out where the pods can use their persistent volumes, as kube-scheduler's plugins VolumeBinding, VolumeZone
+// and VolumeRestrictions do: nodes are shunned, or get seats. It returns why the pods cannot be scheduled anywhere now, empty
+// when they can. Free space (CSIStorageCapacity) and how many volumes a node can attach (CSINode) are not looked at.
+func (c *Cluster) volumesOf(pods []*corev1.Pod, result *company) (missing string) {
+	var bound []boundVolume
+	var unbound [][]*corev1.PersistentVolumeClaim // by pod
+	once := map[types.NamespacedName]*corev1.Pod{}
+	for _, pod := range pods {
+		var later []*corev1.PersistentVolumeClaim
+		for i := range pod.Spec.Volumes {
+			claim, why := c.volumeClaim(pod, &pod.Spec.Volumes[i])
+			switch {
+			case why != "":
+				return why
+			case claim == nil:
+				continue
+			}
+			if slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteOncePod) {
+				if why := c.usedBefore(claim, pod, once); why != "" {
+					return why
+				}
+			}
+			if !isBound(claim) {
+				later = append(later, claim)
+				continue
+			}
+			v := c.storage.volumes[claim.Spec.VolumeName]
+			if v == nil {
+				return fmt.Sprintf("PersistentVolumeClaim %s is bound to PersistentVolume %s, which does not exist", nameOfClaim(claim), claim.Spec.VolumeName)
+			}
+			if v.text != "" && !slices.ContainsFunc(bound, func(b boundVolume) bool { return b.text == v.text }) {
+				bound = append(bound, boundVolume{v, claim})
+			}
+		}
+		if len(later) > 0 {
+			slices.SortStableFunc(later, bySize)
+			unbound = append(unbound, later)
+		}
+	}
+	if len(bound) > 0 {
+		for _, n := range c.sortedNodes {
+			if n.object == nil {
+				continue
+			}
+			for _, b := range bound {
+				if !b.reaches(n.object) || !b.zoned(n.object) {
+					result.shun(n, fmt.Sprintf("volume %s of PersistentVolumeClaim %s cannot be used there", b.object.Name, nameOfClaim(b.claim)))
+					break
+				}
+			}
+		}
+	}
+	if len(unbound) > 0 {
+		c.seat(unbound, result)
+	}
+	return ""
+}
+
+type boundVolume struct {
+	*volume
+
+	claim *corev1.PersistentVolumeClaim
+}
+
+func isBound(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeName != "" && metav1.HasAnnotation(claim.ObjectMeta, volumehelpers.AnnBindCompleted)
+}
+
+func nameOfClaim(claim *corev1.PersistentVolumeClaim) string {
+	return claim.Namespace + "/" + claim.Name
+}
+
+func bySize(a, b *corev1.PersistentVolumeClaim) int {
+	return cmp.Or(
+		a.Spec.Resources.Requests.Storage().Cmp(*b.Spec.Resources.Requests.Storage()),
+		cmp.Compare(a.Name, b.Name),
+	)
+}
+
+// volumeClaim returns the claim behind a volume of a pod, nil if it has none, or why the pod cannot be scheduled with it.
+func (c *Cluster) volumeClaim(pod *corev1.Pod, v *corev1.Volume) (claim *corev1.PersistentVolumeClaim, why string) {
+	var name string
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		name = v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		name = ephemeral.VolumeClaimName(pod, v)
+	default:
+		return nil, ""
+	}
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: name}
+	claim = c.storage.claims[key]
+	switch {
+	case claim == nil && v.Ephemeral != nil:
+		return nil, fmt.Sprintf("PersistentVolumeClaim %s of pod %s is not made yet: Kubernetes makes it from the pod's volume %s", key, pod.Name, v.Name)
+	case claim == nil:
+		return nil, fmt.Sprintf("PersistentVolumeClaim %s, which pod %s names, does not exist: create it", key, pod.Name)
+	case v.Ephemeral != nil && ephemeral.VolumeIsForPod(pod, claim) != nil:
+		return nil, fmt.Sprintf("PersistentVolumeClaim %s was not made for pod %s, whose volume %s takes that name: delete the claim, or name the volume otherwise", key, pod.Name, v.Name)
+	case claim.DeletionTimestamp != nil:
+		return nil, fmt.Sprintf("PersistentVolumeClaim %s is being deleted", key)
+	case claim.Status.Phase == corev1.ClaimLost:
+		return nil, fmt.Sprintf("PersistentVolumeClaim %s has lost its PersistentVolume %s", key, claim.Spec.VolumeName)
+	case !isBound(claim) && (claim.Spec.VolumeName != "" || !c.bindsLater(claim)):
+		return nil, fmt.Sprintf("PersistentVolumeClaim %s is not bound yet, and kube-scheduler waits for it: kubectl -n %s describe pvc %s says why", key, pod.Namespace, name)
+	}
+	return claim, ""
+}
+
+// bindsLater reports whether the claim gets a volume when a pod with it is scheduled.
+func (c *Cluster) bindsLater(claim *corev1.PersistentVolumeClaim) bool {
+	class := c.storage.classes[volumehelpers.GetPersistentVolumeClaimClass(claim)]
+	return class != nil && ptr.Deref(class.VolumeBindingMode, "") == storagev1.VolumeBindingWaitForFirstConsumer
+}
+
+// usedBefore says that another pod uses a claim that only one may use at a time (ReadWriteOncePod): one of those before, or
+// one that has a node.
+func (c *Cluster) usedBefore(claim *corev1.PersistentVolumeClaim, pod *corev1.Pod, once map[types.NamespacedName]*corev1.Pod) string {
+	key := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
+	if first := once[key]; first != nil && first != pod {
+		return fmt.Sprintf("PersistentVolumeClaim %s has access mode ReadWriteOncePod, so that pods %s and %s cannot both use it: give each its own, or another mode",
+			key, first.Name, pod.Name)
+	}
+	once[key] = pod
+	user := ""
+	for other, p := range c.pods {
+		if p.node == "" || other.Namespace != claim.Namespace || other.Name == pod.Name || user != "" && user < other.Name {
+			continue
+		}
+		for i := range p.object.Spec.Volumes {
+			if v := p.object.Spec.Volumes[i].PersistentVolumeClaim; v != nil && v.ClaimName == claim.Name {
+				user = other.Name
+			}
+		}
+	}
+	if user != "" {
+		return fmt.Sprintf("PersistentVolumeClaim %s has access mode ReadWriteOncePod and is in use by pod %s", key, user)
+	}
+	return ""
+}
