@@ -23,12 +23,15 @@ type company struct {
 	shunned map[*node]string
 	// seats are how many of the pods nodes have volumes for.
 	seats map[*node]int
-	// limits are how many of the pods nodes are to have at most, as long as there is a place like that.
-	limits map[*node]int
+	// together are the node labels by which all of the pods have to be in one place.
+	together []string
+	// bounds are how many of the pods places may have, and limits how many they are to have as long as that is possible.
+	bounds, limits []bound
 }
 
 func (c company) same(other company) bool {
-	return c.apart == other.apart && maps.Equal(c.shunned, other.shunned) && maps.Equal(c.seats, other.seats) && maps.Equal(c.limits, other.limits)
+	return c.apart == other.apart && maps.Equal(c.shunned, other.shunned) && maps.Equal(c.seats, other.seats) && slices.Equal(c.together, other.together) &&
+		slices.EqualFunc(c.bounds, other.bounds, bound.same) && slices.EqualFunc(c.limits, other.limits, bound.same)
 }
 
 // shun notes a node, unless it is already.
@@ -90,6 +93,17 @@ func (t term) selects(pod *corev1.Pod) bool {
 
 // text is equal for terms that say the same.
 func (t term) text() string { return fmt.Sprintf("%s %q %s", t.key, t.namespaces, t.selector) }
+
+func sameTerm(a, b term) bool { return a.text() == b.text() }
+
+// keysOf are the node labels by which terms tell places apart.
+func keysOf(terms []term) map[string]bool {
+	keys := map[string]bool{}
+	for _, t := range terms {
+		keys[t.key] = true
+	}
+	return keys
+}
 
 // repulsion is a term of anti-affinity that running pods have: equal ones are one, as pods of one owner are many.
 type repulsion struct {
@@ -177,10 +191,15 @@ func (c *Cluster) companyOf(pods []*corev1.Pod) company {
 	}
 	var result company
 	switch {
-	case apart(pods):
+	case apart(pods, corev1.LabelHostname):
 		result.apart = "the pods' anti-affinity lets no two of them share a node"
 	case clash(pods):
 		result.apart = "the pods take the same host port, so no two of them can share a node"
+	}
+	for _, key := range slices.Sorted(maps.Keys(keysOf(own))) {
+		if key != corev1.LabelHostname && apart(pods, key) {
+			result.bounds = append(result.bounds, bound{key: key, most: 1})
+		}
 	}
 	keys := slices.Sorted(maps.Keys(away))
 	for _, n := range c.sortedNodes {
@@ -190,10 +209,14 @@ func (c *Cluster) companyOf(pods []*corev1.Pod) company {
 			}
 		}
 	}
+	var looked [][]term
 	for _, p := range pods {
-		if terms := attractions(p); len(terms) > 0 {
-			c.nearTo(pods, terms, result.shun)
+		terms := attractions(p)
+		if len(terms) == 0 || slices.ContainsFunc(looked, func(o []term) bool { return slices.EqualFunc(terms, o, sameTerm) }) {
+			continue
 		}
+		looked = append(looked, terms)
+		c.nearTo(pods, terms, &result)
 	}
 	c.besidePorts(ports, result.shun)
 	return result
@@ -201,8 +224,8 @@ func (c *Cluster) companyOf(pods []*corev1.Pod) company {
 
 // nearTo shuns the nodes where no pod runs that all the terms of a pod's affinity select, and those without a label by
 // which a term tells places apart. Where nobody runs yet that the terms select and one of the gang's own pods would be the
-// first, any other node will do; that the rest has to follow is left to the scheduler.
-func (c *Cluster) nearTo(pods []*corev1.Pod, terms []term, shun func(*node, string)) {
+// first, any other node will do, but all must be in the place of the first.
+func (c *Cluster) nearTo(pods []*corev1.Pod, terms []term, result *company) {
 	all := func(pod *corev1.Pod) bool {
 		return !slices.ContainsFunc(terms, func(t term) bool { return !t.selects(pod) })
 	}
@@ -223,36 +246,40 @@ func (c *Cluster) nearTo(pods []*corev1.Pod, terms []term, shun func(*node, stri
 			_, ok := near.of(n, t.key)
 			switch {
 			case !labelled:
-				shun(n, fmt.Sprintf("it has no label %s, by which the pods' affinity goes", t.key))
+				result.shun(n, fmt.Sprintf("it has no label %s, by which the pods' affinity goes", t.key))
 			case !ok && !first:
-				shun(n, fmt.Sprintf("no pod runs there that the pods' affinity asks for: %s", t.selector))
+				result.shun(n, fmt.Sprintf("no pod runs there that the pods' affinity asks for: %s", t.selector))
 			}
 		}
 	}
+	// A pod that neither says so nor is asked for may be elsewhere: such gangs are left to the scheduler.
+	if first && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !all(p) && !slices.EqualFunc(attractions(p), terms, sameTerm) }) {
+		result.together = slices.Compact(slices.Sorted(slices.Values(append(result.together, slices.Collect(maps.Keys(keysOf(terms)))...))))
+	}
 }
 
-// apart reports whether anti-affinity lets no two of the pods share a node. That is told only of pods that all say the same
-// of each other, as those of one template do.
-func apart(pods []*corev1.Pod) bool {
+// apart reports whether anti-affinity lets no two of the pods share a place, by a node label. That is told only of pods that
+// all say the same of each other, as those of one template do.
+func apart(pods []*corev1.Pod, key string) bool {
 	if len(pods) < 2 {
 		return false
 	}
-	hostname := func(pod *corev1.Pod) map[string]term {
+	ofKey := func(pod *corev1.Pod) map[string]term {
 		terms := map[string]term{}
 		for _, t := range repulsions(pod) {
-			if t.key == corev1.LabelHostname {
+			if t.key == key {
 				terms[t.text()] = t
 			}
 		}
 		return terms
 	}
-	common := hostname(pods[0])
+	common := ofKey(pods[0])
 	if len(common) == 0 {
 		return false
 	}
 	spared := 0
 	for _, p := range pods {
-		terms := hostname(p)
+		terms := ofKey(p)
 		if len(terms) != len(common) {
 			return false
 		}
@@ -267,7 +294,7 @@ func apart(pods []*corev1.Pod) bool {
 			spared++
 		}
 	}
-	// Of two of which neither is selected, both may share a node.
+	// Of two of which neither is selected, both may share a place.
 	return spared < 2
 }
 

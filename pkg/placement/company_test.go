@@ -5,8 +5,6 @@ package placement_test
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -109,8 +107,13 @@ func TestPodsThatKeepAwayFromEachOther(t *testing.T) {
 		"more members than nodes": {
 			two, nil, gangOf("g", 3, 2, onOwn), "node-a: the pods' anti-affinity lets no two of them share a node",
 		},
-		"anti-affinity to others says nothing of members":  {two, nil, gangOf("g", 2, 4, app("train", near(host, "web"))), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7"},
-		"anti-affinity in a zone is left to the scheduler": {two, nil, gangOf("g", 2, 4, app("train", near(zone, "train"))), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7"},
+		"anti-affinity to others says nothing of members": {two, nil, gangOf("g", 2, 4, app("train", near(host, "web"))), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7"},
+		"members that keep away from each other's zone": {
+			three, nil, gangOf("g", 2, 4, app("train", near(zone, "train"))), "node-a node-a.0 ×1: 0 1 2 3; node-c node-c.0 ×1: 0 1 2 3",
+		},
+		"more members than zones": {
+			three, nil, gangOf("g", 3, 4, app("train", near(zone, "train"))), "lets too few of them share a value of label " + zone,
+		},
 		"one member without anti-affinity may join another": {
 			one, nil, gangOf("g", 2, 4, onOwn, func(g *placement.Gang) { g.Pods[1].Spec.Affinity = nil }), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7",
 		},
@@ -230,6 +233,21 @@ func TestPodsThatWantToBeNearOthers(t *testing.T) {
 			gangOf("g", 1, 4, wants(near(zone, "cache"), near(zone, "web"))), "no pod runs there that the pods' affinity asks for",
 		},
 		"each other, the first of them anywhere": {nil, gangOf("g", 2, 4, wants(near(zone, "train"))), "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7"},
+		"each other, in the zone that has room for all": {
+			nil, gangOf("g", 4, 4, wants(near(zone, "train"))),
+			"node-b node-b.0 ×1: 0 1 2 3; node-b node-b.1 ×1: 4 5 6 7; node-c node-c.0 ×1: 0 1 2 3; node-c node-c.1 ×1: 4 5 6 7",
+		},
+		"each other, and no zone has room for all": {
+			nil, gangOf("g", 5, 4, wants(near(zone, "train"))), "the pods' affinity to each other wants all of them at nodes with one value of label " + zone,
+		},
+		"a leader, in whose zone they have to be": {
+			nil, gangOf("g", 5, 4, wants(near(zone, "lead")), func(g *placement.Gang) { g.Pods[4].Labels["app"], g.Pods[4].Spec.Affinity = "lead", nil }),
+			"wants all of them at nodes with one value of label " + zone,
+		},
+		"each other, but one has no part in that": {
+			nil, gangOf("g", 5, 4, wants(near(zone, "train")), func(g *placement.Gang) { g.Pods[4].Labels["app"], g.Pods[4].Spec.Affinity = "lead", nil }),
+			"node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7; node-b node-b.0 ×1: 0 1 2 3; node-b node-b.1 ×1: 4 5 6 7; node-c node-c.0 ×1: 0 1 2 3",
+		},
 		"each other, where some run already": {
 			[]any{running("ml", "train", "node-b", nil)}, gangOf("g", 1, 4, wants(near(zone, "train"))), "node-b node-b.0 ×1: 0 1 2 3",
 		},
@@ -238,127 +256,4 @@ func TestPodsThatWantToBeNearOthers(t *testing.T) {
 			decidesOn(t, clusterOf(t, slices.Concat(three, test.more)...), test.gang, test.want)
 		})
 	}
-}
-
-// TestNodesOfOnePodAreThoseOfAPairwiseLook compares with the rules of kube-scheduler's plugin, pod by pod, while pods come, go,
-// move their labels and end.
-func TestNodesOfOnePodAreThoseOfAPairwiseLook(t *testing.T) {
-	keys := []string{corev1.LabelHostname, zone, "rack"}
-	apps := []string{"a", "b", "c"}
-	for seed := range uint64(300) {
-		r := rand.New(rand.NewPCG(seed, 1))
-		var nodes []*corev1.Node
-		var objects []any
-		for i := range 4 {
-			n := inZone(readyNode(fmt.Sprintf("node-%d", i)), fmt.Sprintf("zone-%d", r.IntN(2)))
-			if r.IntN(2) == 0 {
-				n.Labels["rack"] = []string{"", "r"}[r.IntN(2)]
-			}
-			nodes = append(nodes, n)
-			objects = append(objects, n, hgx(n.Name))
-		}
-		c := clusterOf(t, objects...)
-		terms := func(chance int) (list []corev1.PodAffinityTerm) {
-			for r.IntN(chance) == 0 {
-				list = append(list, near(keys[r.IntN(len(keys))], apps[r.IntN(len(apps))], [][]string{nil, {"ml"}, {"web", "ml"}}[r.IntN(3)]...))
-			}
-			return list
-		}
-		pods := map[string]*corev1.Pod{}
-		for step := range 12 {
-			name := fmt.Sprintf("p%d", r.IntN(5))
-			if pods[name] != nil && r.IntN(3) == 0 {
-				c.DeletePod(types.NamespacedName{Namespace: pods[name].Namespace, Name: name})
-				delete(pods, name)
-			} else {
-				p := running([]string{"ml", "web"}[r.IntN(2)], apps[r.IntN(len(apps))], nodes[r.IntN(len(nodes))].Name, with(terms(4), terms(2)))
-				p.Name = name
-				if old := pods[name]; old != nil {
-					p.Namespace = old.Namespace
-				}
-				if r.IntN(5) == 0 {
-					ended(p)
-				}
-				pods[name] = p
-				c.SetPod(p)
-			}
-			g := gangOf("g", 1, 4, app(apps[r.IntN(len(apps))]))
-			g.Pods[0].Spec.Affinity = with(terms(3), terms(3))
-			for _, n := range nodes {
-				only := gangOf("g", 1, 4)
-				only.Pods[0] = g.Pods[0].DeepCopy()
-				only.Pods[0].Spec.NodeSelector = map[string]string{corev1.LabelHostname: n.Name}
-				got := c.Plan(context.Background(), []placement.Gang{only})[0].Plan != nil
-				if want := companySuits(n, only.Pods[0], pods, nodes); got != want {
-					t.Fatalf("seed %d, step %d: pod %v with %+v on node %v: planned %v, want %v", seed, step, g.Pods[0].Labels, g.Pods[0].Spec.Affinity, n.Labels, got, want)
-				}
-			}
-		}
-	}
-}
-
-// companySuits is what kube-scheduler's documentation says of required terms.
-func companySuits(node *corev1.Node, pod *corev1.Pod, pods map[string]*corev1.Pod, nodes []*corev1.Node) bool {
-	matches := func(owner *corev1.Pod, term corev1.PodAffinityTerm, other *corev1.Pod) bool {
-		namespaces := term.Namespaces
-		if len(namespaces) == 0 {
-			namespaces = []string{owner.Namespace}
-		}
-		return slices.Contains(namespaces, other.Namespace) && other.Labels["app"] == term.LabelSelector.MatchLabels["app"]
-	}
-	together := func(key string, other *corev1.Pod) bool {
-		for _, n := range nodes {
-			if n.Name == other.Spec.NodeName {
-				here, ok := node.Labels[key]
-				there, too := n.Labels[key]
-				return ok && too && here == there
-			}
-		}
-		return false
-	}
-	var wanted []corev1.PodAffinityTerm
-	if pod.Spec.Affinity.PodAffinity != nil {
-		wanted = pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	}
-	for _, term := range wanted {
-		if _, ok := node.Labels[term.TopologyKey]; !ok {
-			return false
-		}
-	}
-	anti := func(p *corev1.Pod) []corev1.PodAffinityTerm {
-		if p.Spec.Affinity == nil || p.Spec.Affinity.PodAntiAffinity == nil {
-			return nil
-		}
-		return p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	}
-	all := func(other *corev1.Pod) bool {
-		return !slices.ContainsFunc(wanted, func(term corev1.PodAffinityTerm) bool { return !matches(pod, term, other) })
-	}
-	anywhere := false
-	found := make([]bool, len(wanted))
-	for _, other := range pods {
-		if placement.Ended(other) {
-			continue
-		}
-		for _, term := range anti(pod) {
-			if matches(pod, term, other) && together(term.TopologyKey, other) {
-				return false
-			}
-		}
-		for _, term := range anti(other) {
-			if matches(other, term, pod) && together(term.TopologyKey, other) {
-				return false
-			}
-		}
-		if len(wanted) > 0 && all(other) {
-			anywhere = true
-			for i, term := range wanted {
-				found[i] = found[i] || together(term.TopologyKey, other)
-			}
-		}
-	}
-	if len(wanted) == 0 || !anywhere && all(pod) {
-		return true
-	}
-	return !slices.Contains(found, false)
 }

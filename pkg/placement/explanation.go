@@ -269,6 +269,9 @@ func (e explanation) misfits() string {
 			nodes = append(nodes, n.name+": "+why)
 		}
 	}
+	if len(nodes) == 0 {
+		return e.request.needs.why()
+	}
 	slices.Sort(nodes)
 	if len(nodes) > maxNames {
 		return fmt.Sprintf("%s; and on %d more nodes", strings.Join(nodes[:maxNames], "; "), len(nodes)-maxNames)

@@ -345,12 +345,9 @@ func ready(n *corev1.Node) bool {
 // room is how many pods of the gang the node holds next to those that it has and those it is promised
 // to, or, if empty, without any.
 func (n *node) room(needs needs, promised amounts, empty bool) int {
-	room := int64(resourceMembersMax)
+	room := int64(needs.on(n, resourceMembersMax))
 	if needs.apart != "" {
 		room = 1
-	}
-	if limit, ok := needs.limits[n]; ok {
-		room = min(room, int64(limit))
 	}
 	if seats, ok := needs.seats[n]; ok {
 		room = min(room, int64(seats))

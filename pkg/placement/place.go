@@ -18,6 +18,8 @@ type unit struct {
 	kind    int
 	// filling distributes the members among several sites.
 	filling filling
+	// most is how many members the sites may have together; 0 for as many as fit.
+	most int
 }
 
 // choice is what a site takes: how many devices of each atom.
@@ -39,7 +41,12 @@ type outcome struct {
 // place looks for the best place of the gang, or of as many members as have one.
 func (a *attempt) place() outcome {
 	a.gather()
-	found := a.best(a.units())
+	var found outcome
+	if keys := a.request.needs.together; len(keys) > 0 && !a.anyNode {
+		found = a.together(keys)
+	} else {
+		found = a.best(a.units())
+	}
 	for i := range found.choices {
 		found.choices[i].atoms = a.devicesOf(found.choices[i].site)
 	}
@@ -81,6 +88,11 @@ func (a *attempt) best(units []*unit) outcome {
 
 // units groups the sites, in the order of the first node of each.
 func (a *attempt) units() []*unit {
+	if a.gang == v1alpha1.GangAny && !a.anyNode {
+		if key, most := a.request.needs.bounded(); key != "" {
+			return a.unitsOfPlaces(key, most)
+		}
+	}
 	a.backing = resized(a.backing, len(a.sites))
 	units := a.unitsOfSites[:0]
 	owner := map[*domain]*unit{}
@@ -138,6 +150,9 @@ func (a *attempt) solve(u *unit) {
 		limit += s.shape.limit
 	}
 	limit = min(limit, a.request.members)
+	if u.most > 0 {
+		limit = min(limit, u.most)
+	}
 	u.filling = fill(limit, items)
 	u.options = make([]option, limit+1)
 	u.options[0].possible = true

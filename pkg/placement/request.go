@@ -57,7 +57,7 @@ func (c *Cluster) newRequest(g Gang, v *view) (*request, *Refusal) {
 		selectors:   textOf(spec.Selectors),
 	}
 	r.needs.company = c.companyOf(g.Pods)
-	r.needs.limits = c.spreadOf(g.Pods)
+	c.spreadOf(g.Pods, &r.needs.company)
 	if missing := c.volumesOf(g.Pods, &r.needs.company); missing != "" {
 		return nil, &Refusal{Reason: ReasonVolumesNotReady, Message: missing}
 	}

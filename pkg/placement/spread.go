@@ -4,8 +4,10 @@
 package placement
 
 import (
-	"math"
+	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,43 +15,42 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// spreadOf tells how many more of the pods each node can have for sure by topology spread that must be kept
-// (whenUnsatisfiable: DoNotSchedule) over host names, in whatever order they come; nil where nothing is known to bound them.
-// kube-scheduler lets a node have maxSkew pods more than the eligible node that has fewest. That one may get more as the
-// gang is placed, so more may be possible: a gang that has no place within these limits is placed without.
-func (c *Cluster) spreadOf(pods []*corev1.Pod) map[*node]int {
-	if len(pods) == 0 || len(pods[0].Spec.TopologySpreadConstraints) == 0 {
-		return nil
+// spreadOf tells how many more of the pods each place can have for sure by topology spread that must be kept
+// (whenUnsatisfiable: DoNotSchedule), in whatever order they come. kube-scheduler lets a place have maxSkew pods more than the
+// eligible place that has fewest. That one may get more as the gang is placed, so more may be possible: a gang that has no
+// place within these limits is placed without. Nodes without the label are shunned.
+func (c *Cluster) spreadOf(pods []*corev1.Pod, result *company) {
+	if len(pods) == 0 {
+		return
 	}
-	var limits map[*node]int
 	for i := range pods[0].Spec.TopologySpreadConstraints {
 		constraint := &pods[0].Spec.TopologySpreadConstraints[i]
 		selector, err := metav1.LabelSelectorAsSelector(constraint.LabelSelector)
 		// The API server adds matchLabelKeys to the selector; of a key that it left alone the values may differ.
-		if err != nil || constraint.TopologyKey != corev1.LabelHostname || constraint.WhenUnsatisfiable != corev1.DoNotSchedule || !spreadTogether(pods, constraint, selector) {
+		if err != nil || constraint.WhenUnsatisfiable != corev1.DoNotSchedule || !spreadTogether(pods, constraint, selector) {
 			continue
 		}
-		counts := c.running(pods[0].Namespace, selector)
-		fewest, eligible := math.MaxInt, int32(0)
+		running := c.running(pods[0].Namespace, selector)
+		counts := map[string]int{}
 		for _, n := range c.sortedNodes {
-			if eligibleForSpread(n, pods[0], constraint) {
-				fewest, eligible = min(fewest, counts[n]), eligible+1
+			value, ok := n.label(constraint.TopologyKey)
+			switch {
+			case !ok && n.object != nil:
+				result.shun(n, fmt.Sprintf("it has no label %s, by which the pods are spread", constraint.TopologyKey))
+			case ok && eligibleForSpread(n, pods[0], constraint):
+				counts[value] += running[n]
 			}
 		}
-		if eligible < ptr.Deref(constraint.MinDomains, 1) {
-			fewest = 0
+		fewest := 0
+		if len(counts) >= int(ptr.Deref(constraint.MinDomains, 1)) {
+			fewest = slices.Min(slices.Collect(maps.Values(counts)))
 		}
-		if limits == nil {
-			limits = map[*node]int{}
+		most := int(constraint.MaxSkew) + fewest
+		for value, n := range counts {
+			counts[value] = max(most-n, 0)
 		}
-		for _, n := range c.sortedNodes {
-			limit := max(int(constraint.MaxSkew)+fewest-counts[n], 0)
-			if known, ok := limits[n]; !ok || limit < known {
-				limits[n] = limit
-			}
-		}
+		result.limits = append(result.limits, bound{key: constraint.TopologyKey, most: most, by: counts})
 	}
-	return limits
 }
 
 // spreadTogether reports whether all the pods have the constraint and are counted by it, and want the same nodes.
@@ -77,11 +78,8 @@ func (c *Cluster) running(namespace string, selector labels.Selector) map[*node]
 	return counts
 }
 
-// eligibleForSpread reports whether a node counts as one that could have fewest pods.
+// eligibleForSpread reports whether a node's place counts as one that could have fewest pods.
 func eligibleForSpread(n *node, pod *corev1.Pod, constraint *corev1.TopologySpreadConstraint) bool {
-	if _, ok := n.label(constraint.TopologyKey); !ok {
-		return false
-	}
 	kind := kindOf(pod)
 	if ptr.Deref(constraint.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor) == corev1.NodeInclusionPolicyHonor && !kind.wants(n.object) {
 		return false

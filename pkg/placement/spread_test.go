@@ -31,6 +31,13 @@ func spread(change ...func(*corev1.TopologySpreadConstraint)) func(*placement.Ga
 	}
 }
 
+func overZones(c *corev1.TopologySpreadConstraint) { c.TopologyKey = zone }
+
+// zones are two nodes in zones.
+func zones(a, b string) []any {
+	return []any{inZone(readyNode("node-a"), a), hgx("node-a"), inZone(readyNode("node-b"), b), hgx("node-b")}
+}
+
 func TestMembersAreSpread(t *testing.T) {
 	two := []any{readyNode("node-a"), hgx("node-a"), readyNode("node-b"), hgx("node-b")}
 	const (
@@ -65,7 +72,17 @@ func TestMembersAreSpread(t *testing.T) {
 		"a skew of two":                  {two, gangOf("g", 2, 4, spread(func(c *corev1.TopologySpreadConstraint) { c.MaxSkew = 2 })), packed},
 		"the smaller of two skews":       {two, gangOf("g", 2, 4, spread(func(c *corev1.TopologySpreadConstraint) { c.MaxSkew = 2 }), spread()), apart},
 		"if possible":                    {two, gangOf("g", 2, 4, spread(func(c *corev1.TopologySpreadConstraint) { c.WhenUnsatisfiable = corev1.ScheduleAnyway })), packed},
-		"over zones":                     {two, gangOf("g", 2, 4, spread(func(c *corev1.TopologySpreadConstraint) { c.TopologyKey = zone })), packed},
+		"over zones that no node is in":  {two, gangOf("g", 2, 4, spread(overZones)), "NodesFull"},
+		"over two zones":                 {zones("x", "y"), gangOf("g", 2, 4, spread(overZones)), apart},
+		"over one zone":                  {zones("x", "x"), gangOf("g", 2, 4, spread(overZones)), packed}, // as if there were no limit
+		"over zones, with a skew of two": {zones("x", "y"), gangOf("g", 2, 4, spread(overZones, func(c *corev1.TopologySpreadConstraint) { c.MaxSkew = 2 })), packed},
+		"over zones, of which one has some already": {
+			append(zones("x", "y"), running("ml", "train", "node-a", nil)), gangOf("g", 1, 4, spread(overZones)), onB,
+		},
+		"over zones and host names": {
+			append(zones("x", "y"), inZone(readyNode("node-c"), "y"), hgx("node-c")), gangOf("g", 3, 4, spread(overZones, func(c *corev1.TopologySpreadConstraint) { c.MaxSkew = 2 }), spread()),
+			apart + "; node-c node-c.0 ×1: 0 1 2 3",
+		},
 		"of other pods":                  {two, gangOf("g", 2, 4, spread(func(c *corev1.TopologySpreadConstraint) { c.LabelSelector.MatchLabels["app"] = "web" })), packed},
 		"of one member":                  {two, gangOf("g", 2, 4, spread(), func(g *placement.Gang) { g.Pods[1].Spec.TopologySpreadConstraints = nil }), packed},
 		"more than that allows for sure": {two, gangOf("g", 4, 4, spread()), all},

@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/test/harness/controlplane"
@@ -131,6 +133,69 @@ func TestMembersThatCannotShareANodeGetOneEach(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t, stock, "a100-2x4", "a100-2x4")
 			e.startsOnTwoNodes(change)
+		})
+	}
+}
+
+// zones puts the nodes into zones.
+func (e *env) zones(names ...string) {
+	e.t.Helper()
+	for i, name := range names {
+		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, corev1.LabelTopologyZone, e.namespace+"-"+name)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: e.nodes[i]}}
+		if err := e.client.Patch(e.t.Context(), node, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+// By a label that several nodes share: first come two nodes of which either is in a zone of its own.
+func TestMembersThatWantToBeTogetherGetOneZone(t *testing.T) {
+	e := newEnv(t, stock, "a100-2x4", "a100-2x4", "a100-2x4")
+	e.zones("x", "y", "y")
+	gang := e.gang("train", 4, 4)
+	pods := e.members("train", 4, func(pod *corev1.Pod) {
+		pod.Labels = map[string]string{"app": "train"}
+		pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: corev1.LabelTopologyZone, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels},
+			}},
+		}}
+	})
+	e.start()
+	e.running(pods...)
+	e.together(pods, 4)
+	e.reaches(gang, v1alpha1.StepHolding)
+	for _, pod := range pods {
+		if gang.Status.Attempts != 1 || pod.Spec.NodeName == e.nodes[0] {
+			t.Errorf("pod %s runs on %s at attempt %d: %s", pod.Name, pod.Spec.NodeName, gang.Status.Attempts, describe(gang))
+		}
+	}
+}
+
+// And the other way round: first come two nodes of one zone.
+func TestMembersThatKeepToOtherZonesGetOneEach(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"anti-affinity": func(pod *corev1.Pod) {
+			pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+					TopologyKey: corev1.LabelTopologyZone, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels},
+				}},
+			}}
+		},
+		"spread": func(pod *corev1.Pod) {
+			pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+				MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels},
+			}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, stock, "a100-2x4", "a100-2x4", "a100-2x4")
+			e.zones("x", "x", "y")
+			e.startsOnTwoNodes(func(pod *corev1.Pod) {
+				pod.Labels = map[string]string{"app": "train"}
+				change(pod)
+			})
 		})
 	}
 }
