@@ -57,6 +57,8 @@ type planner struct {
 	taken   map[types.UID]takenPlan
 	// reserving are the gangs whose plan takes devices from others.
 	reserving map[types.UID]bool
+	// avoid are the nodes that gangs avoid, and until when.
+	avoid map[types.UID]map[string]time.Time
 	// takes counts the plans that were handed out.
 	takes int
 	// retelling says that a run is due for refusals that were not told.
@@ -81,6 +83,7 @@ func newPlanner(c cluster, clk clock.WithDelayedExecution, answered func(types.N
 		taken:     map[types.UID]takenPlan{},
 
 		reserving: map[types.UID]bool{},
+		avoid:     map[types.UID]map[string]time.Time{},
 	}
 }
 
@@ -119,6 +122,7 @@ func (p *planner) Ask(g placement.Gang) (placement.Decision, bool) {
 		q = &question{key: keyOf(g.Claim)}
 		p.waiting[uid] = q
 	}
+	g.Avoid = p.avoided(uid)
 	q.gang = g
 	if q.asked != asked {
 		q.asked = asked
@@ -221,6 +225,9 @@ func (p *planner) Observe(claim *v1alpha1.GangClaim) {
 	if taken, ok := p.taken[claim.UID]; ok && (taken.written == nil || olderThan(claim, taken.written)) {
 		return
 	}
+	if plan := claim.Status.Plan; plan != nil && plan.Step == v1alpha1.StepHolding {
+		delete(p.avoid, claim.UID) // it has its place
+	}
 	_, wasTaken := p.taken[claim.UID]
 	delete(p.taken, claim.UID)
 	open := reservation(claim)
@@ -240,6 +247,7 @@ func (p *planner) Gone(claim *v1alpha1.GangClaim) {
 	delete(p.taken, claim.UID)
 	delete(p.waiting, claim.UID)
 	delete(p.reserving, claim.UID)
+	delete(p.avoid, claim.UID)
 	p.cluster.DeleteGang(keyOf(claim))
 	p.Changed()
 }

@@ -492,6 +492,46 @@ func TestPlannerKeepsNothingForAGangThatIsGone(t *testing.T) {
 	})
 }
 
+// Nodes on which kube-scheduler did not put members are avoided for a while, or until the gang has its place.
+func TestPlannerAvoidsNodesThatFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := runPlanner(t, 0)
+		claim, other := gangNamed("a"), gangNamed("b")
+		asks := func(claim *v1alpha1.GangClaim, want ...string) {
+			t.Helper()
+			p.Ask(ask(claim, 0))
+			if got := p.waiting[claim.UID].gang.Avoid; !slices.Equal(got, want) {
+				t.Errorf("gang %s is asked for without nodes %q, want %q", claim.Name, got, want)
+			}
+		}
+		wait := func(d time.Duration) { <-time.After(d) }
+
+		p.Avoid(claim.UID, nil)
+		asks(claim)
+		p.Avoid(claim.UID, []string{"node-b"})
+		wait(avoidTime / 2)
+		p.Avoid(claim.UID, []string{"node-a"})
+		asks(claim, "node-a", "node-b")
+		asks(other)
+		wait(avoidTime / 2)
+		asks(claim, "node-a")
+
+		claim.Status.Plan = planOf("0")
+		p.Observe(claim)
+		asks(claim, "node-a")
+		claim = claim.DeepCopy()
+		claim.Status.Plan.Step = v1alpha1.StepHolding
+		p.Observe(claim)
+		asks(claim)
+
+		p.Avoid(claim.UID, []string{"node-a"})
+		p.Gone(claim)
+		if len(p.avoid) > 0 {
+			t.Errorf("of gangs that are gone is kept %v", p.avoid)
+		}
+	})
+}
+
 func TestPlannerLetsGoOfDevicesOfAPlanThatIsBeingUnfenced(t *testing.T) {
 	claim := gangNamed("a")
 	claim.Status.Plan = planOf("0")

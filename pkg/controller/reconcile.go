@@ -136,6 +136,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 		// Also where the plan was not wanted after all.
 		r.planner.Committed(written)
 	}
+	r.planner.Avoid(claim.UID, gang.Unplaced(observation, decision))
 	r.watched.set(request.NamespacedName, written.Status.Plan)
 	r.events.send(written, decision.Events)
 	for _, action := range decision.Actions {

@@ -3,6 +3,13 @@
 
 package gang
 
+import (
+	"slices"
+	"strings"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+)
+
 // verified is the proof: in this one observation every member of the gang has its devices, on the plan or
 // on those it kept, and its node. A member whose pod has no node may still lose its allocation, or wait for
 // a volume while the others would run.
@@ -33,4 +40,30 @@ func (v *view) complete(placed []member) bool {
 		return false
 	}
 	return len(v.settled)+len(kept)+len(placed)+len(v.finished()) >= int(v.Claim.Spec.Members)
+}
+
+// Unplaced are the nodes on which kube-scheduler had not put as many members as planned when time was up, sorted; nil unless
+// the decision gives the plan up because of that.
+func Unplaced(o Observation, d Decision) []string {
+	was, is := o.Claim.Status.Plan, d.Status.Plan
+	if was == nil || is == nil || was.Hash != is.Hash || was.Step != v1alpha1.StepReleasing || is.Step != v1alpha1.StepTakingBack ||
+		!strings.HasPrefix(is.Reason, ReasonVerifyTimeout+":") {
+		return nil
+	}
+	v := look(o)
+	missing := map[string]int{}
+	for _, p := range was.Placements {
+		missing[p.Node] += int(p.Members)
+	}
+	for _, m := range slices.Concat(v.proven(), filter(v.settled, v.ofPlan)) {
+		missing[m.pod.Spec.NodeName]--
+	}
+	var nodes []string
+	for node, members := range missing {
+		if members > 0 {
+			nodes = append(nodes, node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
 }

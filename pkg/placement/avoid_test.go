@@ -49,3 +49,30 @@ func TestDeviceOfCountersThatAreNotPublishedIsNotPlanned(t *testing.T) {
 		t.Errorf("planned %s, want %s", got, want)
 	}
 }
+
+// Nodes on which kube-scheduler did not put a member are planned on when there is nothing else.
+func TestNodesAreAvoidedAsLongAsThereAreOthers(t *testing.T) {
+	c := clusterOf(t, readyNode("node-a"), hgx("node-a"), readyNode("node-b"), hgx("node-b"))
+	avoiding := func(members int32, nodes ...string) placement.Gang {
+		return gangOf("g", members, 4, func(g *placement.Gang) { g.Avoid = nodes })
+	}
+	const onA, onB = "node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7", "node-b node-b.0 ×1: 0 1 2 3; node-b node-b.1 ×1: 4 5 6 7"
+	for name, test := range map[string]struct {
+		gang placement.Gang
+		want string
+	}{
+		"no node":                 {avoiding(2), onA},
+		"one":                     {avoiding(2, "node-a"), onB},
+		"one that is gone":        {avoiding(2, "node-c"), onA},
+		"all":                     {avoiding(2, "node-a", "node-b"), onA},
+		"one that is needed":      {avoiding(4, "node-b"), onA + "; " + onB},
+		"and there is no place":   {avoiding(5, "node-b"), "NoFeasibleDomain"},
+		"and a spread to be kept": {gangOf("g", 2, 4, spread(), func(g *placement.Gang) { g.Avoid = []string{"node-a"} }), onA},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := planOf(t, c, test.gang); got != test.want {
+				t.Errorf("planned on %q, want %q", got, test.want)
+			}
+		})
+	}
+}

@@ -6,6 +6,7 @@ package placement
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -135,11 +136,11 @@ func (p *planner) planOn(ctx context.Context, g Gang, v *view) (*v1alpha1.GangPl
 	if message := p.quotaRefusal(r.claim.Namespace, quota, p.spent[r.claim.Namespace]); message != "" {
 		return nil, &Refusal{Reason: ReasonQuotaExceeded, Message: message}, nil
 	}
-	if r.needs.limits != nil {
+	if r.needs.limits != nil || r.avoid != nil {
 		if plan, _, refusal := p.search(ctx, r, quota); refusal == nil {
 			return plan, nil, nil
 		}
-		r.needs.limits = nil
+		r.needs.limits, r.avoid = nil, nil
 	}
 	common := own == nil && g.Only == nil && g.Placed == nil
 	if common {
@@ -186,7 +187,10 @@ func (p *planner) search(ctx context.Context, r *request, quota map[corev1.Resou
 		if r.scattered(s) {
 			continue
 		}
-		avoid := map[*node]bool{}
+		avoid := maps.Clone(r.avoid)
+		if avoid == nil {
+			avoid = map[*node]bool{}
+		}
 		for range oracleTries {
 			a := p.attempt(r, s)
 			a.avoid = avoid

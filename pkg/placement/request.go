@@ -27,6 +27,7 @@ type request struct {
 	tolerations []resourceapi.DeviceToleration
 	needs       needs
 	only        map[DeviceID]bool // nil: all
+	avoid       map[*node]bool    // as long as there is a place without
 	// node and domain are those of members that have their place already.
 	node, domain string
 	// scattered says that these are at several nodes or in several domains, or that it is not known of one where it is.
@@ -72,6 +73,14 @@ func (c *Cluster) newRequest(g Gang, v *view) (*request, *Refusal) {
 		r.only = map[DeviceID]bool{}
 		for _, id := range g.Only {
 			r.only[id] = true
+		}
+	}
+	for _, name := range g.Avoid {
+		if n := c.nodes[name]; n != nil {
+			if r.avoid == nil {
+				r.avoid = map[*node]bool{}
+			}
+			r.avoid[n] = true
 		}
 	}
 	for i, id := range g.Placed {

@@ -32,6 +32,9 @@ type Gang struct {
 	// Only, where not nil, are the devices that may be planned: those that the gang still reserves for
 	// members that were lost.
 	Only []DeviceID
+	// Avoid are nodes on which kube-scheduler did not put a member that was planned there, for a reason that the planner does
+	// not foresee. They are planned on only if there is no place without them.
+	Avoid []string
 }
 
 // Decision is what the planner decides for one gang: a plan, or the reason why there is none.

@@ -137,6 +137,34 @@ func TestMembersThatCannotShareANodeGetOneEach(t *testing.T) {
 	}
 }
 
+// What kube-scheduler goes by is not all foreseen: here that another namespace's labels select pods to keep away from. The gang
+// fails once on the node that comes first, and is planned on another.
+func TestAGangIsPlannedElsewhereAfterItFailed(t *testing.T) {
+	e := newEnv(t, stock, "a100-2x4", "a100-2x4")
+	e.template("other", 1)
+	other := e.pod("other", "other", func(pod *corev1.Pod) {
+		pod.Labels = map[string]string{"app": "other"}
+		pod.Spec.NodeSelector[corev1.LabelHostname] = e.nodes[0]
+	})
+	e.create(other)
+	e.running(other)
+	gang := e.gang("train", 1, 4)
+	pods := e.members("train", 1, func(pod *corev1.Pod) {
+		pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: other.Labels},
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: e.namespace}},
+			}},
+		}}
+	})
+	e.start()
+	e.running(pods...)
+	e.reaches(gang, v1alpha1.StepHolding)
+	if gang.Status.Attempts != 2 || pods[0].Spec.NodeName != e.nodes[1] {
+		t.Errorf("the gang runs on %s at attempt %d: %s", pods[0].Spec.NodeName, gang.Status.Attempts, describe(gang))
+	}
+}
+
 // zones puts the nodes into zones.
 func (e *env) zones(names ...string) {
 	e.t.Helper()
