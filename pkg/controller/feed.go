@@ -214,26 +214,27 @@ func (f *feed) setVolumeClaim(old, claim *corev1.PersistentVolumeClaim) {
 	f.cluster.SetVolumeClaim(claim)
 	if old == nil || old.Spec.VolumeName != claim.Spec.VolumeName || old.Status.Phase != claim.Status.Phase ||
 		!maps.Equal(old.Annotations, claim.Annotations) || (old.DeletionTimestamp == nil) != (claim.DeletionTimestamp == nil) {
-		f.planner.Changed()
+		f.planner.Freed()
 	}
 }
 
 func (f *feed) deleteVolumeClaim(claim *corev1.PersistentVolumeClaim) {
 	f.cluster.DeleteVolumeClaim(keyOf(claim))
-	f.planner.Changed()
+	f.planner.Taken()
 }
 
 func (f *feed) setVolume(old, volume *corev1.PersistentVolume) {
-	if old != nil && old.Status.Phase == volume.Status.Phase && equality.Semantic.DeepEqual(old.Spec, volume.Spec) && maps.Equal(old.Labels, volume.Labels) {
+	if old != nil && old.Status.Phase == volume.Status.Phase && maps.Equal(old.Labels, volume.Labels) &&
+		(old.DeletionTimestamp == nil) == (volume.DeletionTimestamp == nil) && equality.Semantic.DeepEqual(old.Spec, volume.Spec) {
 		return
 	}
 	f.cluster.SetVolume(volume)
-	f.planner.Changed()
+	f.planner.Freed()
 }
 
 func (f *feed) deleteVolume(volume *corev1.PersistentVolume) {
 	f.cluster.DeleteVolume(volume.Name)
-	f.planner.Changed()
+	f.planner.Taken()
 }
 
 func (f *feed) setStorageClass(_, class *storagev1.StorageClass) {

@@ -61,6 +61,7 @@ func TestWhatMayFreeRoomWakesThePlanner(t *testing.T) {
 		}}
 		return claim
 	}
+	wanted := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}}
 	for name, test := range map[string]struct {
 		change func(*feed)
 		wakes  bool
@@ -87,7 +88,21 @@ func TestWhatMayFreeRoomWakesThePlanner(t *testing.T) {
 		"a claim gives its device back":                                      {func(f *feed) { f.setClaim(allocated("a"), has) }, true},
 		"a claim has another device than before":                             {func(f *feed) { f.setClaim(allocated("a"), allocated("b")) }, true},
 		"a claim gets a device":                                              {func(f *feed) { f.setClaim(has, allocated("a")) }, false},
-		"a claim is told of by a driver":                                     {func(f *feed) { f.setClaim(allocated("a"), allocated("a")) }, false},
+		"a volume claim is bound": {func(f *feed) {
+			f.setVolumeClaim(wanted, &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "v"}})
+		}, true},
+		"a volume claim is told of by a controller": {func(f *feed) {
+			labelled := wanted.DeepCopy()
+			labelled.Labels = map[string]string{"app": "a"}
+			f.setVolumeClaim(wanted, labelled)
+		}, false},
+		"a volume is there": {func(f *feed) { f.setVolume(nil, &corev1.PersistentVolume{}) }, true},
+		"a volume is free again": {func(f *feed) {
+			f.setVolume(&corev1.PersistentVolume{Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound}}, &corev1.PersistentVolume{})
+		}, true},
+		"a volume is as it was":          {func(f *feed) { f.setVolume(&corev1.PersistentVolume{}, &corev1.PersistentVolume{}) }, false},
+		"a volume is gone":               {func(f *feed) { f.deleteVolume(&corev1.PersistentVolume{}) }, false},
+		"a claim is told of by a driver": {func(f *feed) { f.setClaim(allocated("a"), allocated("a")) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlanner(newFakeCluster(0), clock.RealClock{}, func(types.NamespacedName) {}, nil)
