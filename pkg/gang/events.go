@@ -9,6 +9,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
+	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
 // events are about conditions whose reason changed: Running's on the GangClaim, and Planned's also on the pods
@@ -55,7 +56,8 @@ func (t *turn) events() []Event {
 // passing says whether a reason for no plan is over by itself in seconds.
 func passing(reason string) bool {
 	switch reason {
-	case ReasonPlanning, ReasonSweeping, ReasonBackingOff, ReasonWaitingForDevices, ReasonNothingToPlan, ReasonDeleted, StateTakingBack:
+	case ReasonPlanning, ReasonSweeping, ReasonBackingOff, ReasonWaitingForDevices, ReasonNothingToPlan, ReasonDeleted, StateTakingBack,
+		string(placement.ReasonVolumesBeingMade):
 		return true
 	}
 	return false

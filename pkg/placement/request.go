@@ -59,8 +59,8 @@ func (c *Cluster) newRequest(g Gang, v *view) (*request, *Refusal) {
 	}
 	r.needs.company = c.companyOf(g.Pods)
 	c.spreadOf(g.Pods, &r.needs.company)
-	if missing := c.volumesOf(g.Pods, &r.needs.company); missing != "" {
-		return nil, &Refusal{Reason: ReasonVolumesNotReady, Message: missing}
+	if refusal := c.volumesOf(g.Pods, &r.needs.company); refusal != nil {
+		return nil, refusal
 	}
 	if len(g.Pods) == 0 {
 		r.members = int(spec.Members)

@@ -61,6 +61,9 @@ const (
 	// ReasonVolumesNotReady means that kube-scheduler would not schedule the pods anywhere with their persistent volumes: a
 	// claim does not exist or is not bound, or only one pod can use it.
 	ReasonVolumesNotReady Reason = "VolumesNotReady"
+	// ReasonVolumesBeingMade means that Kubernetes has not made a claim yet for a volume that ends with its pod, which takes it a
+	// moment.
+	ReasonVolumesBeingMade Reason = "VolumesBeingMade"
 	// ReasonQuotaExceeded means that a ResourceQuota does not admit the claims.
 	ReasonQuotaExceeded Reason = "QuotaExceeded"
 	// ReasonBehindOthers means that the free devices are those that a gang before this one waits for.

@@ -144,25 +144,25 @@ func (v *volume) zoned(n *corev1.Node) bool {
 }
 
 // volumesOf finds out where the pods can use their persistent volumes, as kube-scheduler's plugins VolumeBinding, VolumeZone
-// and VolumeRestrictions do: nodes are shunned, or get seats. It returns why the pods cannot be scheduled anywhere now, empty
+// and VolumeRestrictions do: nodes are shunned, or get seats. It returns why the pods cannot be scheduled anywhere now, nil
 // when they can. Free space (CSIStorageCapacity) and how many volumes a node can attach (CSINode) are not looked at.
-func (c *Cluster) volumesOf(pods []*corev1.Pod, result *company) (missing string) {
+func (c *Cluster) volumesOf(pods []*corev1.Pod, result *company) *Refusal {
 	var bound []boundVolume
 	var unbound [][]*corev1.PersistentVolumeClaim // by pod
 	once := map[types.NamespacedName]*corev1.Pod{}
 	for _, pod := range pods {
 		var later []*corev1.PersistentVolumeClaim
 		for i := range pod.Spec.Volumes {
-			claim, why := c.volumeClaim(pod, &pod.Spec.Volumes[i])
+			claim, refusal := c.volumeClaim(pod, &pod.Spec.Volumes[i])
 			switch {
-			case why != "":
-				return why
+			case refusal != nil:
+				return refusal
 			case claim == nil:
 				continue
 			}
 			if slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteOncePod) {
-				if why := c.usedBefore(claim, pod, once); why != "" {
-					return why
+				if refusal := c.usedBefore(claim, pod, once); refusal != nil {
+					return refusal
 				}
 			}
 			if !isBound(claim) {
@@ -171,7 +171,7 @@ func (c *Cluster) volumesOf(pods []*corev1.Pod, result *company) (missing string
 			}
 			v := c.storage.volumes[claim.Spec.VolumeName]
 			if v == nil {
-				return fmt.Sprintf("PersistentVolumeClaim %s is bound to PersistentVolume %s, which does not exist", nameOfClaim(claim), claim.Spec.VolumeName)
+				return notReady("PersistentVolumeClaim %s is bound to PersistentVolume %s, which does not exist", nameOfClaim(claim), claim.Spec.VolumeName)
 			}
 			if v.text != "" && !slices.ContainsFunc(bound, func(b boundVolume) bool { return b.text == v.text }) {
 				bound = append(bound, boundVolume{v, claim})
@@ -198,7 +198,11 @@ func (c *Cluster) volumesOf(pods []*corev1.Pod, result *company) (missing string
 	if len(unbound) > 0 {
 		c.seat(unbound, result)
 	}
-	return ""
+	return nil
+}
+
+func notReady(format string, args ...any) *Refusal {
+	return &Refusal{Reason: ReasonVolumesNotReady, Message: fmt.Sprintf(format, args...)}
 }
 
 type boundVolume struct {
@@ -223,7 +227,7 @@ func bySize(a, b *corev1.PersistentVolumeClaim) int {
 }
 
 // volumeClaim returns the claim behind a volume of a pod, nil if it has none, or why the pod cannot be scheduled with it.
-func (c *Cluster) volumeClaim(pod *corev1.Pod, v *corev1.Volume) (claim *corev1.PersistentVolumeClaim, why string) {
+func (c *Cluster) volumeClaim(pod *corev1.Pod, v *corev1.Volume) (*corev1.PersistentVolumeClaim, *Refusal) {
 	var name string
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -231,25 +235,26 @@ func (c *Cluster) volumeClaim(pod *corev1.Pod, v *corev1.Volume) (claim *corev1.
 	case v.Ephemeral != nil:
 		name = ephemeral.VolumeClaimName(pod, v)
 	default:
-		return nil, ""
+		return nil, nil
 	}
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: name}
-	claim = c.storage.claims[key]
+	claim := c.storage.claims[key]
 	switch {
 	case claim == nil && v.Ephemeral != nil:
-		return nil, fmt.Sprintf("PersistentVolumeClaim %s of pod %s is not made yet: Kubernetes makes it from the pod's volume %s", key, pod.Name, v.Name)
+		return nil, &Refusal{Reason: ReasonVolumesBeingMade, Message: fmt.Sprintf(
+			"PersistentVolumeClaim %s of pod %s is not made yet: Kubernetes makes it from the pod's volume %s", key, pod.Name, v.Name)}
 	case claim == nil:
-		return nil, fmt.Sprintf("PersistentVolumeClaim %s, which pod %s names, does not exist: create it", key, pod.Name)
+		return nil, notReady("PersistentVolumeClaim %s, which pod %s names, does not exist: create it", key, pod.Name)
 	case v.Ephemeral != nil && ephemeral.VolumeIsForPod(pod, claim) != nil:
-		return nil, fmt.Sprintf("PersistentVolumeClaim %s was not made for pod %s, whose volume %s takes that name: delete the claim, or name the volume otherwise", key, pod.Name, v.Name)
+		return nil, notReady("PersistentVolumeClaim %s was not made for pod %s, whose volume %s takes that name: delete the claim, or name the volume otherwise", key, pod.Name, v.Name)
 	case claim.DeletionTimestamp != nil:
-		return nil, fmt.Sprintf("PersistentVolumeClaim %s is being deleted", key)
+		return nil, notReady("PersistentVolumeClaim %s is being deleted", key)
 	case claim.Status.Phase == corev1.ClaimLost:
-		return nil, fmt.Sprintf("PersistentVolumeClaim %s has lost its PersistentVolume %s", key, claim.Spec.VolumeName)
+		return nil, notReady("PersistentVolumeClaim %s has lost its PersistentVolume %s", key, claim.Spec.VolumeName)
 	case !isBound(claim) && (claim.Spec.VolumeName != "" || !c.bindsLater(claim)):
-		return nil, fmt.Sprintf("PersistentVolumeClaim %s is not bound yet, and kube-scheduler waits for it: kubectl -n %s describe pvc %s says why", key, pod.Namespace, name)
+		return nil, notReady("PersistentVolumeClaim %s is not bound yet, and kube-scheduler waits for it: kubectl -n %s describe pvc %s says why", key, pod.Namespace, name)
 	}
-	return claim, ""
+	return claim, nil
 }
 
 // bindsLater reports whether the claim gets a volume when a pod with it is scheduled.
@@ -260,10 +265,10 @@ func (c *Cluster) bindsLater(claim *corev1.PersistentVolumeClaim) bool {
 
 // usedBefore says that another pod uses a claim that only one may use at a time (ReadWriteOncePod): one of those before, or
 // one that has a node.
-func (c *Cluster) usedBefore(claim *corev1.PersistentVolumeClaim, pod *corev1.Pod, once map[types.NamespacedName]*corev1.Pod) string {
+func (c *Cluster) usedBefore(claim *corev1.PersistentVolumeClaim, pod *corev1.Pod, once map[types.NamespacedName]*corev1.Pod) *Refusal {
 	key := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
 	if first := once[key]; first != nil && first != pod {
-		return fmt.Sprintf("PersistentVolumeClaim %s has access mode ReadWriteOncePod, so that pods %s and %s cannot both use it: give each its own, or another mode",
+		return notReady("PersistentVolumeClaim %s has access mode ReadWriteOncePod, so that pods %s and %s cannot both use it: give each its own, or another mode",
 			key, first.Name, pod.Name)
 	}
 	once[key] = pod
@@ -279,7 +284,7 @@ func (c *Cluster) usedBefore(claim *corev1.PersistentVolumeClaim, pod *corev1.Po
 		}
 	}
 	if user != "" {
-		return fmt.Sprintf("PersistentVolumeClaim %s has access mode ReadWriteOncePod and is in use by pod %s", key, user)
+		return notReady("PersistentVolumeClaim %s has access mode ReadWriteOncePod and is in use by pod %s", key, user)
 	}
-	return ""
+	return nil
 }

@@ -253,7 +253,7 @@ func TestVolumesBindPodsToPlaces(t *testing.T) {
 			gangOf("g", 2, 4, mounts("data")), []any{volumeClaim("data", "local", ""), local, persistent("v", "local", free, host, "node-b")}, twoOnB, "",
 		},
 		"scratch volumes that Kubernetes has not made": {
-			gangOf("g", 1, 4, scratch), []any{made}, "ml/g-0-scratch of pod g-0 is not made yet", placement.ReasonVolumesNotReady,
+			gangOf("g", 1, 4, scratch), []any{made}, "ml/g-0-scratch of pod g-0 is not made yet", placement.ReasonVolumesBeingMade,
 		},
 		"scratch volumes":                     {gangOf("g", 1, 4, scratch), []any{made, volumeClaim("g-0-scratch", "made", "", madeFor("g-0"))}, onA, ""},
 		"a scratch volume of another's claim": {gangOf("g", 1, 4, scratch), []any{made, volumeClaim("g-0-scratch", "made", "")}, "was not made for pod g-0", placement.ReasonVolumesNotReady},
