@@ -36,8 +36,9 @@ func newScheme() (*runtime.Scheme, error) {
 // 10,000 claims the rest is most of the memory. Objects from the cache are shared: copy before you
 // change one.
 func cacheOptions() cache.Options {
+	shared := &sharer{}
 	return cache.Options{
-		DefaultTransform:             strip,
+		DefaultTransform:             shared.strip,
 		DefaultUnsafeDisableDeepCopy: ptr.To(true),
 		ReaderFailOnMissingInformer:  true,
 	}
@@ -64,7 +65,7 @@ func cached() []client.Object {
 }
 
 // strip drops what nothing here reads.
-func strip(object any) (any, error) {
+func (s *sharer) strip(object any) (any, error) {
 	if o, ok := object.(metav1.Object); ok {
 		o.SetManagedFields(nil)
 	}
@@ -85,7 +86,10 @@ func strip(object any) (any, error) {
 	case *storagev1.StorageClass:
 		keepAnnotations(o)
 		o.Parameters = nil
-	case *corev1.ResourceQuota, *policyv1.PodDisruptionBudget, *resourceapi.ResourceSlice, *resourceapi.DeviceClass, *schedulingv1.PriorityClass:
+	case *resourceapi.ResourceSlice:
+		keepAnnotations(o)
+		s.share(o)
+	case *corev1.ResourceQuota, *policyv1.PodDisruptionBudget, *resourceapi.DeviceClass, *schedulingv1.PriorityClass:
 		keepAnnotations(o.(metav1.Object))
 	}
 	return object, nil

@@ -118,7 +118,7 @@ func TestStripKeepsWhatIsDecidedOn(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := strip(test.object)
+			got, err := (&sharer{}).strip(test.object)
 			if err != nil {
 				t.Fatal(err)
 			}
