@@ -32,6 +32,13 @@ func (m member) owned() bool { return metav1.GetControllerOfNoCopy(m.pod) != nil
 // bound says whether the pod has its node, after which its allocation is not taken from it any more.
 func (m member) bound() bool { return m.pod.Spec.NodeName != "" }
 
+// unschedulable says whether kube-scheduler said of the pod that it fits nowhere, now or earlier.
+func (m member) unschedulable() bool {
+	return slices.ContainsFunc(m.pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+	})
+}
+
 // running says whether the pod's containers were started.
 func (m member) running() bool { return m.pod.Status.Phase == corev1.PodRunning }
 

@@ -43,7 +43,8 @@ func (v *view) complete(placed []member) bool {
 }
 
 // Unplaced are the nodes on which kube-scheduler had not put as many members as planned when time was up, sorted; nil unless
-// the decision gives the plan up because of that.
+// the decision gives the plan up because of that. A scheduler that was only slow, and has not said that a member fits nowhere, is
+// none of the nodes' fault.
 func Unplaced(o Observation, d Decision) []string {
 	was, is := o.Claim.Status.Plan, d.Status.Plan
 	if was == nil || is == nil || was.Hash != is.Hash || was.Step != v1alpha1.StepReleasing || is.Step != v1alpha1.StepTakingBack ||
@@ -51,6 +52,9 @@ func Unplaced(o Observation, d Decision) []string {
 		return nil
 	}
 	v := look(o)
+	if !slices.ContainsFunc(v.chosen(), func(m member) bool { return !m.bound() && (m.allocated() || m.unschedulable()) }) {
+		return nil
+	}
 	missing := map[string]int{}
 	for _, p := range was.Placements {
 		missing[p.Node] += int(p.Members)

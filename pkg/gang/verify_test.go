@@ -8,10 +8,21 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 	"github.com/switchyard-dev/switchyard/pkg/gang"
 	"github.com/switchyard-dev/switchyard/pkg/gang/gangtest"
 )
+
+// refused has kube-scheduler say that a pod fits nowhere.
+func refused(pod string) func(*gangtest.World) {
+	return func(w *gangtest.World) {
+		w.UpdatePod(pod, func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+		})
+	}
+}
 
 // Of the nodes of a plan that is given up those are told on which kube-scheduler did not put a member.
 func TestUnplaced(t *testing.T) {
@@ -23,8 +34,9 @@ func TestUnplaced(t *testing.T) {
 		later  time.Duration
 		want   []string
 	}{
-		"none is placed":                   {func(*gangtest.World) {}, late, []string{"a", "b"}},
-		"one is placed":                    {first, late, []string{"b"}},
+		"none is placed":                   {changes(refused("p0"), refused("p1")), late, []string{"a", "b"}},
+		"one is placed":                    {changes(first, refused("p1")), late, []string{"b"}},
+		"the scheduler has said nothing":   {first, late, nil},
 		"one has devices and waits longer": {changes(first, second), late, []string{"b"}},
 		"all are placed":                   {changes(first, second, bind("p1", "b")), late, nil},
 		"there is time left":               {first, time.Second, nil},

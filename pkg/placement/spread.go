@@ -23,6 +23,13 @@ func (c *Cluster) spreadOf(pods []*corev1.Pod, result *company) {
 	if len(pods) == 0 {
 		return
 	}
+	// Only nodes with the labels of all constraints that must be kept count.
+	countable := func(n *node) bool {
+		return !slices.ContainsFunc(pods[0].Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
+			_, ok := n.label(c.TopologyKey)
+			return !ok && c.WhenUnsatisfiable == corev1.DoNotSchedule
+		})
+	}
 	for i := range pods[0].Spec.TopologySpreadConstraints {
 		constraint := &pods[0].Spec.TopologySpreadConstraints[i]
 		selector, err := metav1.LabelSelectorAsSelector(constraint.LabelSelector)
@@ -37,7 +44,7 @@ func (c *Cluster) spreadOf(pods []*corev1.Pod, result *company) {
 			switch {
 			case !ok && n.object != nil:
 				result.shun(n, fmt.Sprintf("it has no label %s, by which the pods are spread", constraint.TopologyKey))
-			case ok && eligibleForSpread(n, pods[0], constraint):
+			case ok && countable(n) && eligibleForSpread(n, pods[0], constraint):
 				counts[value] += running[n]
 			}
 		}

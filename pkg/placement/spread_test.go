@@ -79,6 +79,10 @@ func TestMembersAreSpread(t *testing.T) {
 		"over zones, of which one has some already": {
 			append(zones("x", "y"), running("ml", "train", "node-a", nil)), gangOf("g", 1, 4, spread(overZones)), onB,
 		},
+		"nodes without another label do not count": {
+			append(zones("x", "y"), inZone(unlabelled.DeepCopy(), "z"), running("ml", "train", "node-a", nil), running("ml", "train", "node-b", nil)),
+			gangOf("g", 2, 4, spread(overZones), spread(func(c *corev1.TopologySpreadConstraint) { c.MaxSkew = 5 })), apart,
+		},
 		"over zones and host names": {
 			append(zones("x", "y"), inZone(readyNode("node-c"), "y"), hgx("node-c")), gangOf("g", 3, 4, spread(overZones, func(c *corev1.TopologySpreadConstraint) { c.MaxSkew = 2 }), spread()),
 			apart + "; node-c node-c.0 ×1: 0 1 2 3",
