@@ -60,6 +60,7 @@ func newSimulated(t testing.TB, profileName string, change ...func(*Options)) *s
 	for _, c := range change {
 		c(&options)
 	}
+	settled(t) // so that nvcdi is asked for no other reason than what a test does
 	if s.Writer, err = NewWriter(ctx, options); err != nil {
 		t.Fatal(err)
 	}

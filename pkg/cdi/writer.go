@@ -161,6 +161,12 @@ func (w *Writer) writeClaim(claim types.UID, devices []ClaimDevice) ([]string, e
 	return names, nil
 }
 
+// Moved reports whether driver files were added, replaced or removed since the last Refresh, so that specs may lack some.
+func (w *Writer) Moved() bool {
+	edits, _ := w.current()
+	return edits != nil && edits.moved()
+}
+
 // Check reports whether WriteClaim could write a spec of the devices, with the same errors.
 func (w *Writer) Check(devices []ClaimDevice) error {
 	_, err := w.check(devices)
@@ -172,6 +178,12 @@ func (w *Writer) check(devices []ClaimDevice) (*kept, error) {
 	edits, failure := w.current()
 	if edits == nil {
 		return nil, notReady(failure)
+	}
+	if edits.moved() {
+		if err := w.refreshOnce(edits); err != nil { // as by what is known, then
+			w.logger.Error(err, "The driver's files have changed, and what containers need of them cannot be found out")
+		}
+		edits, _ = w.current()
 	}
 	stale, err := edits.check(devices)
 	if err == nil {

@@ -26,6 +26,8 @@ import (
 type SpecWriter interface {
 	// Refresh finds out what containers need for the devices of an inventory.
 	Refresh(ctx context.Context, inv device.Inventory) error
+	// Moved reports whether driver files were added, replaced or removed since the last Refresh.
+	Moved() bool
 	// Check reports whether WriteClaim could write a spec of the devices: whether they are known and
 	// all their device nodes are there.
 	Check(devices []cdi.ClaimDevice) error

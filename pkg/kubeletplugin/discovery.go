@@ -217,10 +217,10 @@ func (d *discovery) publishAgain() {
 	}
 }
 
-// refreshSpecs computes the CDI edits of an inventory that has none yet and reports whether there
-// are edits to prepare devices with.
+// refreshSpecs computes the CDI edits of an inventory that has none yet, or anew where the driver's files have changed, and
+// reports whether there are edits to prepare devices with.
 func (d *discovery) refreshSpecs(ctx context.Context, inv device.Inventory) bool {
-	if d.specsFor != nil && apiequality.Semantic.DeepEqual(*d.specsFor, inv) {
+	if d.specsFor != nil && apiequality.Semantic.DeepEqual(*d.specsFor, inv) && !d.config.Specs.Moved() {
 		return true
 	}
 	var err error

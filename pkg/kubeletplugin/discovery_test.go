@@ -203,3 +203,21 @@ func TestUnidentifiedGPUIsToldOnce(t *testing.T) {
 		t.Errorf("told again: %q", m.seen)
 	}
 }
+
+// Driver files that come after the plugin are told of to containers, and the specs of claims are looked at again.
+func TestDriverFilesThatComeAreLookedAt(t *testing.T) {
+	m := newMachine(t, 1)
+	p := m.start()
+	p.discovery.look(p.ctx)
+	refreshes := 0
+	m.specs.onRefresh = func() { refreshes++ }
+	p.discovery.look(p.ctx)
+	if refreshes != 0 {
+		t.Fatalf("the same GPUs and files are looked at %d times", refreshes)
+	}
+	m.specs.moved = true
+	p.discovery.look(p.ctx)
+	if refreshes != 1 {
+		t.Errorf("files that have changed are looked at %d times, want once", refreshes)
+	}
+}

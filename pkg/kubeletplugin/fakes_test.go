@@ -80,6 +80,8 @@ type fakeSpecs struct {
 	refreshErr, checkErr, writeErr error
 	// beforeWrite is called without the lock held, before a claim is written.
 	beforeWrite func(types.UID)
+	// moved is what Moved says.
+	moved bool
 	// onRefresh is called without the lock held, while Refresh runs.
 	onRefresh func()
 }
@@ -94,6 +96,12 @@ func (s *fakeSpecs) Refresh(ctx context.Context, _ device.Inventory) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.refreshErr
+}
+
+func (s *fakeSpecs) Moved() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.moved
 }
 
 func (s *fakeSpecs) Check([]cdi.ClaimDevice) error {
