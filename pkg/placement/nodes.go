@@ -347,7 +347,7 @@ func ready(n *corev1.Node) bool {
 func (n *node) room(needs needs, promised amounts, empty bool) int {
 	room := int64(needs.on(n, resourceMembersMax))
 	if needs.apart != "" {
-		room = 1
+		room = min(room, 1)
 	}
 	if seats, ok := needs.seats[n]; ok {
 		room = min(room, int64(seats))

@@ -83,6 +83,10 @@ func TestMembersAreSpread(t *testing.T) {
 			append(zones("x", "y"), inZone(unlabelled.DeepCopy(), "z"), running("ml", "train", "node-a", nil), running("ml", "train", "node-b", nil)),
 			gangOf("g", 2, 4, spread(overZones), spread(func(c *corev1.TopologySpreadConstraint) { c.MaxSkew = 5 })), apart,
 		},
+		"and no two on a node": {
+			append(slices.Clone(two), readyNode("node-c"), hgx("node-c"), running("ml", "train", "node-a", nil)),
+			gangOf("g", 2, 4, spread(), port("", 80)), "node-b node-b.0 ×1: 0 1 2 3; node-c node-c.0 ×1: 0 1 2 3",
+		},
 		"over zones and host names": {
 			append(zones("x", "y"), inZone(readyNode("node-c"), "y"), hgx("node-c")), gangOf("g", 3, 4, spread(overZones, func(c *corev1.TopologySpreadConstraint) { c.MaxSkew = 2 }), spread()),
 			apart + "; node-c node-c.0 ×1: 0 1 2 3",
