@@ -43,7 +43,7 @@ func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kep
 	if len(inv.GPUs) == 0 {
 		return now, nil
 	}
-	devRoot, began := w.devRoot(), fileTime()
+	devRoot, began, daemons := w.devRoot(), fileTime(), daemonsOf(w.options.DriverRootMount)
 	progress("initialise NVML")
 	generator, err := w.newGenerator(ctx, devRoot)
 	if err != nil {
@@ -55,7 +55,7 @@ func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kep
 		return nil, fmt.Errorf("find the driver's files under %s: %w", w.options.DriverRootMount, err)
 	}
 	now.nodes = nodesOf(spec.ContainerEdits, devRoot, commonNodes...)
-	now.places = placesOf(w.options.DriverRootMount, began, spec.ContainerEdits)
+	now.places = append(daemons, placesOf(w.options.DriverRootMount, began, spec.ContainerEdits)...)
 
 	logger := klog.FromContext(ctx)
 	var carried []specs.Device

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -84,6 +85,56 @@ func TestDriverFilesThatComeLater(t *testing.T) {
 	write(t, s.Writer, "without", devicesOf(gpus[0])...)
 	if s.mountsLibrary(t, "without", library) {
 		t.Error("containers get a library that has gone: they could not be made")
+	}
+}
+
+// nvcdi also mounts the sockets of daemons. Where a daemon stopped after the plugin had looked, no container could be made any
+// more: the runtime does not find what it shall mount.
+func TestSocketsOfDaemonsThatComeAndGo(t *testing.T) {
+	s := newSimulated(t, "dgx-a100")
+	socket := filepath.Join(s.DriverRoot(), "run/nvidia-persistenced/socket")
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	gpus := s.refreshed(t)
+	begin := func() {
+		t.Helper()
+		if err := unix.Mknod(socket, unix.S_IFSOCK|0o600, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, there := range []bool{false, true, true, false} {
+		switch i {
+		case 1:
+			begin()
+		case 2: // another daemon, the same path
+			if err := os.Remove(socket); err != nil {
+				t.Fatal(err)
+			}
+			begin()
+		case 3:
+			if err := os.Remove(socket); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(t, s.Writer, "a", devicesOf(gpus[0])...)
+		if got := s.mountsLibrary(t, "a", socket); got != there {
+			t.Errorf("step %d: containers get the socket: %t, want %t", i, got, there)
+		}
+		settled(t)
+	}
+}
+
+// A clock that was set back, or a package that says so, leaves files of the future. They do not change for that.
+func TestDriverFilesOfTheFuture(t *testing.T) {
+	s := newSimulated(t, "dgx-a100")
+	future := time.Now().Add(time.Hour)
+	if err := os.Chtimes(filepath.Dir(s.libraryPath(t)), future, future); err != nil {
+		t.Fatal(err)
+	}
+	s.refreshed(t)
+	if s.Moved() {
+		t.Error("files have changed before anything happened: every claim waits for nvcdi")
 	}
 }
 
