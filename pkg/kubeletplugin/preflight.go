@@ -30,6 +30,9 @@ const (
 // preflightRetry is the wait after a preflight check that failed, or could not be made.
 const preflightRetry = 10 * time.Second
 
+// preflightTimeout bounds one question to the API server, which may accept a request and never answer.
+const preflightTimeout = 10 * time.Second
+
 // preflightFile would be the file that shows whether the CDI directory is writable, if it were ever
 // put in its place.
 const preflightFile = v1alpha1.DriverName + "_preflight"
@@ -124,7 +127,9 @@ func (d *Driver) checkDirectory(ctx context.Context) (passed bool) {
 }
 
 func (d *Driver) checkRuntime(ctx context.Context) (passed bool) {
-	node, err := d.config.KubeClient.CoreV1().Nodes().Get(ctx, d.config.NodeName, metav1.GetOptions{})
+	asking, cancel := context.WithTimeout(ctx, preflightTimeout)
+	defer cancel()
+	node, err := d.config.KubeClient.CoreV1().Nodes().Get(asking, d.config.NodeName, metav1.GetOptions{})
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Cannot read the node to check its container runtime, trying again", "err", err)
 		return false

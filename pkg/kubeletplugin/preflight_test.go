@@ -4,12 +4,45 @@
 package kubeletplugin
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 )
+
+// silentServer is an API server that accepts questions about nodes and never answers.
+type silentServer struct{ kubernetes.Interface }
+
+func (s silentServer) CoreV1() coreclient.CoreV1Interface { return silentCore{} }
+
+type silentCore struct{ coreclient.CoreV1Interface }
+
+func (silentCore) Nodes() coreclient.NodeInterface { return silentNodes{} }
+
+type silentNodes struct{ coreclient.NodeInterface }
+
+func (silentNodes) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*corev1.Node, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// The check of the runtime was never made again where one answer got lost.
+func TestCheckOfTheRuntimeDoesNotWaitForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &Driver{config: Config{NodeName: "node", KubeClient: silentServer{}}}
+		if d.checkRuntime(t.Context()) {
+			t.Error("the check passed without an answer")
+		}
+	})
+}
 
 func TestFieldCase24_RuntimeWithoutCDI(t *testing.T) {
 	for name, test := range map[string]struct {
