@@ -332,7 +332,9 @@ func (p *partitions) find(ctx context.Context, want device.Partition) (madeParti
 	return madePartition{there.ID, whole.ID, whole.UUID}, nil
 }
 
-// destroyPartitions takes back the partitions of a claim that is unprepared, or could not be prepared.
+// destroyPartitions takes back the partitions of a claim that is unprepared, or could not be prepared. Only that a process
+// still uses one is an error: what cannot be destroyed now for another reason stays noted, for the reconciler and for
+// who gets its place next, and the claim's pod can end.
 func (d *Driver) destroyPartitions(ctx context.Context, record checkpoint.Record) error {
 	var errs []error
 	for _, ref := range partitionsOf(record) {
@@ -341,6 +343,11 @@ func (d *Driver) destroyPartitions(ctx context.Context, record checkpoint.Record
 			return held && other.ClaimUID != record.ClaimUID || d.damaged.pending()
 		}
 		_, err := d.partitions.destroy(ctx, ref, heldByOther)
+		if err != nil && !errors.Is(err, nvml.ErrPartitionInUse) {
+			klog.FromContext(ctx).Error(err, "Left a MIG partition to be destroyed later", "partition", ref.Name())
+			d.requestReconcile(false)
+			continue
+		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

@@ -201,6 +201,18 @@ func TestPartitionIsUnpreparedWhateverBecameOfItsGPU(t *testing.T) {
 		"it does not say what is wrong": {func(m *migMachine) error {
 			return m.hardware.FailNextMIG(0, simulator.DestroyGPUInstance, gonvml.ERROR_UNKNOWN)
 		}, 1},
+		"the plugin may not change partitions": {func(m *migMachine) error {
+			return m.hardware.FailNextMIG(0, simulator.DestroyComputeInstance, gonvml.ERROR_NO_PERMISSION)
+		}, 1},
+		"the operating system refuses": {func(m *migMachine) error {
+			return m.hardware.FailNextMIG(0, simulator.DestroyGPUInstance, gonvml.ERROR_OPERATING_SYSTEM)
+		}, 1},
+		"somebody else destroyed it meanwhile": {func(m *migMachine) error {
+			return m.hardware.FailNextMIG(0, simulator.DestroyGPUInstance, gonvml.ERROR_INVALID_ARGUMENT)
+		}, 1},
+		"the driver is being upgraded": {func(m *migMachine) error {
+			return m.hardware.FailNextMIG(0, simulator.DestroyComputeInstance, gonvml.ERROR_LIB_RM_VERSION_MISMATCH)
+		}, 1},
 		"its MIG mode was turned off": {func(m *migMachine) error { return m.hardware.SetMIGMode(0, false) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
