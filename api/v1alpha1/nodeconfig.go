@@ -31,7 +31,7 @@ func DecodeNodeConfig(content []byte) (*NodeConfig, error) {
 	if len(content) > MaxNodeConfigSize {
 		return nil, fmt.Errorf("the file must be at most %d bytes, got %d", MaxNodeConfigSize, len(content))
 	}
-	document, err := onlyDocument(content)
+	document, err := OnlyDocument(content)
 	if err != nil {
 		return nil, err
 	}
@@ -61,8 +61,9 @@ func DecodeNodeConfig(content []byte) (*NodeConfig, error) {
 	return config, nil
 }
 
-// onlyDocument returns the one YAML document of a file. A reader of YAML stops at the end of the first.
-func onlyDocument(content []byte) ([]byte, error) {
+// OnlyDocument returns the one YAML document of a file, nil where there is nothing but comments. A second one is an
+// error: a reader of YAML stops at the end of the first.
+func OnlyDocument(content []byte) ([]byte, error) {
 	var only []byte
 	var marked bytes.Buffer
 	for line := range bytes.Lines(content) {

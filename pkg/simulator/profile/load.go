@@ -4,7 +4,6 @@
 package profile
 
 import (
-	"bytes"
 	"embed"
 	"errors"
 	"fmt"
@@ -16,6 +15,8 @@ import (
 
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/switchyard-dev/switchyard/api/v1alpha1"
 )
 
 //go:embed profiles/*.yaml
@@ -71,12 +72,17 @@ func isPath(s string) bool {
 	return strings.ContainsRune(s, os.PathSeparator) || slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(s))
 }
 
-// Parse reads a profile strictly: unknown and repeated fields are errors, and so is what Validate refuses.
+// Parse reads a profile strictly: unknown and repeated fields and a second document are errors, and so is what
+// Validate refuses.
 func Parse(text []byte) (Profile, error) {
-	if len(bytes.TrimSpace(text)) == 0 {
+	document, err := v1alpha1.OnlyDocument(text)
+	if err != nil {
+		return Profile{}, err
+	}
+	if document == nil {
 		return Profile{}, errors.New("is empty")
 	}
-	asJSON, err := yaml.YAMLToJSONStrict(text)
+	asJSON, err := yaml.YAMLToJSONStrict(document)
 	if err != nil {
 		return Profile{}, err
 	}

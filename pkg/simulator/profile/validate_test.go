@@ -54,6 +54,7 @@ func TestParseNamesTheFieldThatIsWrong(t *testing.T) {
 	cases := map[string]struct{ old, new, want string }{
 		"unknown field":            {"brand: NVIDIA", "colour: green", `unknown field "product.colour"`},
 		"repeated field":           {"brand: NVIDIA", "brand: NVIDIA\n  brand: Tesla", `"brand" already set`},
+		"second document":          {"cliqueID: 0}", "cliqueID: 0}\n---\nname: other", "one document"},
 		"text for a number":        {"memoryMiB: 1024", "memoryMiB: much", "product.memoryMiB"},
 		"name":                     {"name: test", "name: Test!", "name: Invalid value"},
 		"driver version":           {"580.105.08", "latest", "driver.version"},
@@ -124,7 +125,7 @@ func TestParseNamesTheFieldThatIsWrong(t *testing.T) {
 }
 
 func TestParseRefusesNothing(t *testing.T) {
-	for name, text := range map[string]string{"an empty file": "", "blanks": " \n", "no GPUs": "name: test\n"} {
+	for name, text := range map[string]string{"an empty file": "", "blanks": " \n", "comments": "# GPUs of the lab\n---\n", "no GPUs": "name: test\n"} {
 		if _, err := Parse([]byte(text)); err == nil {
 			t.Errorf("%s is a profile", name)
 		}
