@@ -5,7 +5,8 @@
 // plugin, and the tools to look after such nodes.
 //
 // It may import anything that wires; only cmd/switchyard-sim imports it. It promises that a command that
-// fails says what it was doing to which object, on standard error, and has changed nothing.
+// fails says what it was doing to which object, on standard error, and that one with a wrong argument has changed
+// nothing. A command for several GPUs ends at the first that cannot be changed; those before it are.
 package command
 
 import (

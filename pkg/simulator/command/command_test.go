@@ -135,6 +135,7 @@ func TestControlRefuses(t *testing.T) {
 	cases := map[string]struct{ args, want string }{
 		"no such GPU":       {"lose 4", `no GPU is called "4": GPUs are 0 to 3`},
 		"a GPU of letters":  {"lose first", `no GPU is called "first"`},
+		"one of two GPUs":   {"lose 0 4", `no GPU is called "4"`},
 		"no GPU":            {"lose", "requires at least 1 arg"},
 		"XID 0":             {"xid 0 0", "XID 0 is none"},
 		"XID of letters":    {"xid 0 bad", `XID "bad" is not a number`},

@@ -64,14 +64,7 @@ func (c *control) onGPUs(use, short string, do change) *cobra.Command {
 		Use:   use,
 		Short: short,
 		Args:  cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			for _, gpu := range args {
-				if err := c.each(gpu, do); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
+		RunE:  func(_ *cobra.Command, args []string) error { return c.each(args, do) },
 	}
 }
 
@@ -87,7 +80,7 @@ func (c *control) onGPU(use, short string, parse func(args []string) (change, er
 			if err != nil {
 				return err
 			}
-			return c.each(args[0], do)
+			return c.each(args[:1], do)
 		},
 	}
 }
@@ -108,21 +101,26 @@ func (c *control) onNode(use, short string, do func(cmd *cobra.Command, node *si
 	}
 }
 
-// each changes the GPUs that an argument names.
-func (c *control) each(argument string, do change) error {
+// each changes the GPUs that arguments name.
+func (c *control) each(arguments []string, do change) error {
 	node, err := openNode(*c.dir)
 	if err != nil {
 		return err
 	}
-	return eachOf(node, argument, do)
+	return eachOf(node, arguments, do)
 }
 
-func eachOf(node *simulator.Node, argument string, do change) error {
-	gpus, err := positions(node, argument)
-	if err != nil {
-		return err
+// eachOf knows every GPU before it changes one: a name that is wrong changes nothing.
+func eachOf(node *simulator.Node, arguments []string, do change) error {
+	var all []int
+	for _, argument := range arguments {
+		gpus, err := positions(node, argument)
+		if err != nil {
+			return err
+		}
+		all = append(all, gpus...)
 	}
-	for _, gpu := range gpus {
+	for _, gpu := range all {
 		if err := do(node, gpu); err != nil {
 			return err
 		}
@@ -202,7 +200,7 @@ func (c *control) fabric() *cobra.Command {
 		if gpu == "all" {
 			return node.SetFabric(simulator.AllGPUs, fabric)
 		}
-		return eachOf(node, gpu, func(node *simulator.Node, gpu int) error { return node.SetFabric(gpu, fabric) })
+		return eachOf(node, []string{gpu}, func(node *simulator.Node, gpu int) error { return node.SetFabric(gpu, fabric) })
 	})
 	cmd.Long = fmt.Sprintf("Set what GPUs say of their fabric. STATE is one of %q.\n\n", profile.FabricStates()) +
 		"Cluster and clique stay what they were unless they are given."
