@@ -212,8 +212,9 @@ func (f *feed) deleteQuota(quota *corev1.ResourceQuota) {
 
 func (f *feed) setVolumeClaim(old, claim *corev1.PersistentVolumeClaim) {
 	f.cluster.SetVolumeClaim(claim)
-	if old == nil || old.Spec.VolumeName != claim.Spec.VolumeName || old.Status.Phase != claim.Status.Phase ||
-		!maps.Equal(old.Annotations, claim.Annotations) || (old.DeletionTimestamp == nil) != (claim.DeletionTimestamp == nil) {
+	// Kubernetes gives a claim without a StorageClass the default one as soon as there is one.
+	if old == nil || old.Status.Phase != claim.Status.Phase || !maps.Equal(old.Annotations, claim.Annotations) ||
+		(old.DeletionTimestamp == nil) != (claim.DeletionTimestamp == nil) || !equality.Semantic.DeepEqual(old.Spec, claim.Spec) {
 		f.planner.Freed()
 	}
 }

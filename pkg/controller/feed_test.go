@@ -91,6 +91,11 @@ func TestWhatMayFreeRoomWakesThePlanner(t *testing.T) {
 		"a volume claim is bound": {func(f *feed) {
 			f.setVolumeClaim(wanted, &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "v"}})
 		}, true},
+		"a volume claim gets the StorageClass that became the default": {func(f *feed) {
+			classed := wanted.DeepCopy()
+			classed.Spec.StorageClassName = ptr.To("disks")
+			f.setVolumeClaim(wanted, classed)
+		}, true},
 		"a volume claim is told of by a controller": {func(f *feed) {
 			labelled := wanted.DeepCopy()
 			labelled.Labels = map[string]string{"app": "a"}
