@@ -229,17 +229,17 @@ func (c *Cluster) nearTo(pods []*corev1.Pod, terms []term, result *company) {
 	all := func(pod *corev1.Pod) bool {
 		return !slices.ContainsFunc(terms, func(t term) bool { return !t.selects(pod) })
 	}
-	near, any := places{}, false
+	near := places{}
 	for _, p := range c.pods {
 		if p.node == "" || !all(p.object) {
 			continue
 		}
-		any = true
 		for _, t := range terms {
 			near.add(c.nodes[p.node], t.key, "")
 		}
 	}
-	first := !any && slices.ContainsFunc(pods, all)
+	// As for kube-scheduler, pods on nodes without the labels are nobody.
+	first := len(near) == 0 && slices.ContainsFunc(pods, all)
 	for _, n := range c.sortedNodes {
 		for _, t := range terms {
 			_, labelled := n.label(t.key)

@@ -188,6 +188,12 @@ func companySuits(node *corev1.Node, pod *corev1.Pod, pods map[string]*corev1.Po
 		}
 		return false
 	}
+	labelled := func(key string, other *corev1.Pod) bool {
+		return slices.ContainsFunc(nodes, func(n *corev1.Node) bool {
+			_, ok := n.Labels[key]
+			return ok && n.Name == other.Spec.NodeName
+		})
+	}
 	var wanted []corev1.PodAffinityTerm
 	if pod.Spec.Affinity.PodAffinity != nil {
 		wanted = pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
@@ -223,8 +229,9 @@ func companySuits(node *corev1.Node, pod *corev1.Pod, pods map[string]*corev1.Po
 			}
 		}
 		if len(wanted) > 0 && all(other) {
-			anywhere = true
 			for i, term := range wanted {
+				// On a node without the label it is in no place, and not counted.
+				anywhere = anywhere || labelled(term.TopologyKey, other)
 				found[i] = found[i] || together(term.TopologyKey, other)
 			}
 		}

@@ -248,6 +248,9 @@ func TestPodsThatWantToBeNearOthers(t *testing.T) {
 			nil, gangOf("g", 5, 4, wants(near(zone, "train")), func(g *placement.Gang) { g.Pods[4].Labels["app"], g.Pods[4].Spec.Affinity = "lead", nil }),
 			"node-a node-a.0 ×1: 0 1 2 3; node-a node-a.1 ×1: 4 5 6 7; node-b node-b.0 ×1: 0 1 2 3; node-b node-b.1 ×1: 4 5 6 7; node-c node-c.0 ×1: 0 1 2 3",
 		},
+		"each other, where one runs already that is in no zone": {
+			[]any{readyNode("node-d"), running("ml", "train", "node-d", nil)}, gangOf("g", 1, 4, wants(near(zone, "train"))), "node-a node-a.0 ×1: 0 1 2 3",
+		},
 		"each other, where some run already": {
 			[]any{running("ml", "train", "node-b", nil)}, gangOf("g", 1, 4, wants(near(zone, "train"))), "node-b node-b.0 ×1: 0 1 2 3",
 		},
