@@ -67,7 +67,11 @@ func TestNodesAreAvoidedAsLongAsThereAreOthers(t *testing.T) {
 		"all":                     {avoiding(2, "node-a", "node-b"), onA},
 		"one that is needed":      {avoiding(4, "node-b"), onA + "; " + onB},
 		"and there is no place":   {avoiding(5, "node-b"), "NoFeasibleDomain"},
-		"and a spread to be kept": {gangOf("g", 2, 4, spread(), func(g *placement.Gang) { g.Avoid = []string{"node-a"} }), onA},
+		"and a spread to be kept": {gangOf("g", 2, 4, spread(), func(g *placement.Gang) { g.Avoid = []string{"node-a"} }), onB},
+		"all, and a spread to be kept": {
+			gangOf("g", 2, 4, spread(), func(g *placement.Gang) { g.Avoid = []string{"node-a", "node-b"} }),
+			"node-a node-a.0 ×1: 0 1 2 3; node-b node-b.0 ×1: 0 1 2 3",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := planOf(t, c, test.gang); got != test.want {

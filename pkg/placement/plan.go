@@ -136,12 +136,27 @@ func (p *planner) planOn(ctx context.Context, g Gang, v *view) (*v1alpha1.GangPl
 	if message := p.quotaRefusal(r.claim.Namespace, quota, p.spent[r.claim.Namespace]); message != "" {
 		return nil, &Refusal{Reason: ReasonQuotaExceeded, Message: message}, nil
 	}
-	if r.needs.limits != nil || r.avoid != nil {
+	// Neither wish takes the other with it. More may be possible than the limits say, so they go first: where that was an
+	// error, kube-scheduler shows it, and the nodes of that plan are avoided, too.
+	limits, avoid := r.needs.limits, r.avoid
+	if limits != nil && avoid != nil {
 		if plan, _, refusal := p.search(ctx, r, quota); refusal == nil {
 			return plan, nil, nil
 		}
-		r.needs.limits, r.avoid = nil, nil
 	}
+	if avoid != nil {
+		r.needs.limits = nil
+		if plan, _, refusal := p.search(ctx, r, quota); refusal == nil {
+			return plan, nil, nil
+		}
+	}
+	r.needs.limits, r.avoid = limits, nil
+	if limits != nil {
+		if plan, _, refusal := p.search(ctx, r, quota); refusal == nil {
+			return plan, nil, nil
+		}
+	}
+	r.needs.limits = nil
 	common := own == nil && g.Only == nil && g.Placed == nil
 	if common {
 		if refusal := p.refusedBefore(r); refusal != nil {
