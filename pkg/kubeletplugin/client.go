@@ -5,19 +5,21 @@ package kubeletplugin
 
 import (
 	"context"
+	"fmt"
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	resourceclient "k8s.io/client-go/kubernetes/typed/resource/v1"
 )
 
 // helperClient is the clientset that the kubelet plugin helper gets. It differs from the wrapped one
-// in three ways: reading a claim is answered from what prefetchClaims put into the context, because
+// in four ways: reading a claim is answered from what prefetchClaims put into the context, because
 // the helper reads the claims of a call one after the other; writes of ResourceSlices are observed,
-// because the helper tells when publishing fails but not when it works again; and the names it makes
-// for ResourceSlices are kept short.
+// because the helper tells when publishing fails but not when it works again; the names it makes
+// for ResourceSlices are kept short; and they are owned by the node as it is now.
 type helperClient struct {
 	kubernetes.Interface
 	// wrote is called after each write of a ResourceSlice that the API server accepted.
@@ -25,7 +27,7 @@ type helperClient struct {
 }
 
 func (c helperClient) ResourceV1() resourceclient.ResourceV1Interface {
-	return helperResourceClient{ResourceV1Interface: c.Interface.ResourceV1(), wrote: c.wrote}
+	return helperResourceClient{ResourceV1Interface: c.Interface.ResourceV1(), nodes: c.CoreV1().Nodes(), wrote: c.wrote}
 }
 
 // IsWatchListSemanticsUnSupported passes on what fake clientsets say of themselves, which
@@ -37,6 +39,7 @@ func (c helperClient) IsWatchListSemanticsUnSupported() bool {
 
 type helperResourceClient struct {
 	resourceclient.ResourceV1Interface
+	nodes coreclient.NodeInterface
 	wrote func(verb string)
 }
 
@@ -45,7 +48,7 @@ func (c helperResourceClient) ResourceClaims(namespace string) resourceclient.Re
 }
 
 func (c helperResourceClient) ResourceSlices() resourceclient.ResourceSliceInterface {
-	return observedSlices{ResourceSliceInterface: c.ResourceV1Interface.ResourceSlices(), wrote: c.wrote}
+	return observedSlices{ResourceSliceInterface: c.ResourceV1Interface.ResourceSlices(), nodes: c.nodes, wrote: c.wrote}
 }
 
 type prefetchedClaims struct {
@@ -62,6 +65,7 @@ func (c prefetchedClaims) Get(ctx context.Context, name string, opts metav1.GetO
 
 type observedSlices struct {
 	resourceclient.ResourceSliceInterface
+	nodes coreclient.NodeInterface
 	wrote func(verb string)
 }
 
@@ -72,10 +76,19 @@ const keptOfGenerateName = 58
 // Create also cuts metadata.generateName to what the API server keeps of it. The helper puts the node's
 // name there, and the API server refuses more than 253 characters: a node whose name has more than 227
 // would publish nothing.
+//
+// And it gives the slice to the node by the UID that the node has now. The helper remembers the first, and a node that
+// was deleted and registered again has another: slices of the first are collected as garbage, again and again.
 func (s observedSlices) Create(ctx context.Context, slice *resourceapi.ResourceSlice, opts metav1.CreateOptions) (*resourceapi.ResourceSlice, error) {
-	if len(slice.GenerateName) > keptOfGenerateName {
-		slice = slice.DeepCopy()
-		slice.GenerateName = slice.GenerateName[:keptOfGenerateName]
+	slice = slice.DeepCopy()
+	slice.GenerateName = slice.GenerateName[:min(len(slice.GenerateName), keptOfGenerateName)]
+	for i := range slice.OwnerReferences {
+		owner := &slice.OwnerReferences[i]
+		node, err := s.nodes.Get(ctx, owner.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("read the node that owns the slice: %w", err)
+		}
+		owner.UID = node.UID
 	}
 	stored, err := s.ResourceSliceInterface.Create(ctx, slice, opts)
 	if err == nil {

@@ -71,3 +71,25 @@ func TestPrefetchedClaimsAnswerTheHelper(t *testing.T) {
 		t.Errorf("reading outside of a call: %v", err)
 	}
 }
+
+// A node that was deleted and registered again has another UID, and what its old self owns is collected as garbage: the
+// helper made the slices anew for ever, and the node's GPUs were there for a moment every half a minute.
+func TestSlicesAreOwnedByTheNodeAsItIsNow(t *testing.T) {
+	m := newMachine(t, 0)
+	publish := func() (*resourceapi.ResourceSlice, error) {
+		return helperClient{Interface: m.client, wrote: func(string) {}}.ResourceV1().ResourceSlices().Create(t.Context(), &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{
+			GenerateName:    "0-",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: testNode, UID: "uid-of-before"}},
+		}}, metav1.CreateOptions{})
+	}
+	slice, err := publish()
+	if err != nil || slice.OwnerReferences[0].UID != "node-uid" {
+		t.Errorf("created %+v, %v; want it to be owned by UID node-uid", slice, err)
+	}
+	if err := m.client.CoreV1().Nodes().Delete(t.Context(), testNode, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := publish(); !apierrors.IsNotFound(err) {
+		t.Errorf("a slice without its node: %v, want that the node is not found", err)
+	}
+}
