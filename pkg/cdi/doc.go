@@ -23,7 +23,7 @@
 //   - An nvcdi that hangs holds nobody up for longer than a bounded time, and only the first: until it
 //     comes back no other is asked, and who needs one gets ErrNotResponding at once.
 //   - A GPU that is lost, or cannot be asked any more, keeps the edits that it had, so that a spec in use
-//     can be written again.
+//     can be written again; but not when its device node has become another GPU's.
 //   - Nothing in the spec directory is touched but files named after this driver and class. Other
 //     vendors write there, and so does the kubelet plugin helper, for device metadata (KEP-5304):
 //     gpu.switchyard.dev_metadata_<claim UID>_<request>.json, kind gpu.switchyard.dev/metadata.

@@ -68,6 +68,10 @@ func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kep
 	var failures []error
 	for _, gpu := range inv.GPUs {
 		name := gpu.Name()
+		if other, taken := takenBy(gpu, inv); taken {
+			now.devices[name] = keptDevice{err: fmt.Errorf("%w: of %s", ErrNodeTaken, other)}
+			continue
+		}
 		switch gpu.Health.Reason {
 		case device.ReasonLost:
 			carry(name, fmt.Errorf("the GPU is lost: %s", gpu.Health.Message))
@@ -104,6 +108,18 @@ func (w *Writer) generate(ctx context.Context, inv device.Inventory, before *kep
 		now.devices[d.Name] = device
 	}
 	return now, nil
+}
+
+// takenBy returns which GPU has the minor number that a GPU had, if that is not listed any more. The driver numbers GPUs
+// when it is loaded, and one that is lost by then has no number.
+func takenBy(gpu device.GPU, inv device.Inventory) (string, bool) {
+	for _, other := range inv.GPUs {
+		listed := other.Health.Reason != device.ReasonLost && other.Health.Reason != device.ReasonNVMLUnavailable
+		if other.UUID != gpu.UUID && listed && !gpu.Health.Healthy() && gpu.Minor != nil && other.Minor != nil && *gpu.Minor == *other.Minor {
+			return other.Name(), true
+		}
+	}
+	return "", false
 }
 
 // carry returns the edits that a device had, or err in their place.

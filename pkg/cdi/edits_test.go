@@ -20,6 +20,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/switchyard-dev/switchyard/pkg/device"
+	"github.com/switchyard-dev/switchyard/pkg/simulator"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -198,6 +199,40 @@ func TestFieldCase21_LostGPUDoesNotDisturbTheOthers(t *testing.T) {
 	var edits *DeviceEditsError
 	if !errors.As(err, &edits) || edits.Device != after.GPUs[2].Name() || !strings.Contains(err.Error(), "lost") {
 		t.Errorf("error is %v, want that the GPU is lost", err)
+	}
+}
+
+// The driver numbers GPUs when it is loaded. Where one was lost before, the next has its number and device node: what the lost
+// one had would give its containers the GPU of another claim.
+func TestLostGPUWhoseNodeIsAnotherGPUs(t *testing.T) {
+	s := newSimulated(t, "dgx-a100")
+	before := s.inventory(t)
+	if err := s.Refresh(s.ctx, before); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s.Writer, "running", devicesOf(before.GPUs[2])...)
+	if err := s.RemoveGPU(2); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Update(func(state *simulator.State) error {
+		state.GPUs[3].Minor = state.GPUs[2].Minor
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	after := device.Merge(before, s.inventory(t))
+	restarted, err := NewWriter(s.ctx, s.options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, writer := range map[string]*Writer{"this process": s.Writer, "the next": restarted} {
+		if err := writer.Refresh(s.ctx, after); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := writer.WriteClaim("running", devicesOf(after.GPUs[2])); !errors.Is(err, ErrNodeTaken) {
+			t.Errorf("%s: writing the spec of the lost GPU = %v, want that its node is another's", name, err)
+		}
+		write(t, writer, "other", devicesOf(after.GPUs[3])...)
 	}
 }
 

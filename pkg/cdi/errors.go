@@ -11,6 +11,9 @@ import (
 var (
 	// ErrNotReady says that Refresh has not succeeded yet, and why where it was tried.
 	ErrNotReady = errors.New("what containers need for the GPUs of this node is not known yet")
+	// ErrNodeTaken says that the device node of a GPU that is lost is another GPU's now. A spec that names it gives
+	// containers that other GPU.
+	ErrNodeTaken = errors.New("its device node is another GPU's now")
 	// ErrNotResponding says that nvcdi hangs.
 	ErrNotResponding = errors.New("nvcdi has not answered")
 )

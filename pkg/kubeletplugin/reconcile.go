@@ -21,6 +21,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/cdi"
 	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
 )
 
@@ -335,7 +336,7 @@ func anyUnhealthy(record checkpoint.Record, seen *snapshot) bool {
 }
 
 // ensureSpec makes sure that the spec of a claim that is prepared is there and right. Of one with a
-// broken device, whose spec may be impossible to make, it is enough that it is there.
+// broken device, whose spec may be impossible to make, it is enough that it is there and names no other GPU.
 func (r *reconciler) ensureSpec(ctx context.Context, uid types.UID, broken bool) error {
 	unlock, err := r.lockClaim(ctx, uid)
 	if err != nil {
@@ -348,6 +349,12 @@ func (r *reconciler) ensureSpec(ctx context.Context, uid types.UID, broken bool)
 	}
 	if needsMaking(record) && record.BootID != r.bootID {
 		return nil // of before the reboot: made anew when the kubelet asks for it
+	}
+	if broken {
+		if err := r.config.Specs.Check(specDevices(record)); errors.Is(err, cdi.ErrNodeTaken) {
+			klog.FromContext(ctx).Info("Removing the CDI spec of a claim, which would give containers the GPU of others", "claim", klog.KRef(record.Namespace, record.Name), "claimUID", uid, "err", err)
+			return r.config.Specs.RemoveClaim(uid)
+		}
 	}
 	realized, err := r.realizeStored(ctx, record)
 	if errors.Is(err, errNothingToAdminister) {

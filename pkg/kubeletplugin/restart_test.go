@@ -6,6 +6,7 @@ package kubeletplugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
+	"github.com/switchyard-dev/switchyard/pkg/cdi"
 	"github.com/switchyard-dev/switchyard/pkg/device"
 )
 
@@ -441,6 +443,11 @@ func TestSpecOfAFailedGPUIsAcceptedAsItIs(t *testing.T) {
 	if !m.specs.has(claim.UID) {
 		t.Error("the spec of the running pod is gone")
 	}
+	m.specs.checkErr = fmt.Errorf("device: %w", cdi.ErrNodeTaken)
+	if err := p.reconciler.ensureSpecs(p.ctx); err != nil || m.specs.has(claim.UID) {
+		t.Errorf("ensuring a spec whose device node is another GPU's: %v; its containers would get that GPU", err)
+	}
+	m.specs.checkErr = nil
 
 	m.specs.clear()
 	if err := p.reconciler.ensureSpecs(p.ctx); !errors.Is(err, errTest) {
