@@ -48,7 +48,8 @@
 // During a rolling update two plugins share the directory. The disk is the truth: Get compares the
 // file with what it has read before and reads it again when it was replaced; List does so for all.
 // Put and Delete hold flock(2) on .lock for the check and the rename, and Put counts changes in that file:
-// a process that finds the count as it left it has missed no record, any other looks again.
+// a process that finds the count as it left it has missed no record, any other looks again. A record that one
+// moves aside is told of in both, to their handlers: to the other it would look deleted.
 //
 // # File format
 //

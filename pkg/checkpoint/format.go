@@ -53,6 +53,8 @@ const (
 	NotRegular Reason = "NotRegular"
 	// Unreadable means that the file system refuses to read the file.
 	Unreadable Reason = "Unreadable"
+	// MovedByOther means that another process has moved the file aside, and knows why.
+	MovedByOther Reason = "MovedByOther"
 )
 
 // damageError says why a file cannot be believed.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -85,6 +86,7 @@ func (s *Store) moveToCorrupt(uid types.UID, now time.Time) (string, error) {
 		if err := os.Rename(s.path(uid), target); err != nil {
 			return "", err
 		}
+		s.aside[filepath.Base(target)] = true
 		return target, nil
 	}
 }
@@ -95,3 +97,47 @@ func (s *Store) alreadyReported(found Quarantine) bool {
 		return q.MovedTo == "" && q.ClaimUID == found.ClaimUID && q.Reason == found.Reason
 	})
 }
+
+// movedByOthers tells the handler of files that another process has moved aside since the last look. A record that is not there
+// may be one of them: it is damaged, not deleted. The caller does not hold mu.
+func (s *Store) movedByOthers() {
+	names := s.namesAside()
+	if len(names) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.noteAside(names, s.onQuarantine)
+}
+
+// namesAside lists corrupt/, which most directories do not have. One that cannot be listed tells nothing.
+func (s *Store) namesAside() []string {
+	dir, err := os.Open(filepath.Join(s.dir, corruptDir))
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	return names
+}
+
+// noteAside tells of the names that are new. The caller holds mu.
+func (s *Store) noteAside(names []string, tell func(Quarantine)) {
+	for _, name := range names {
+		uid, _, ok := strings.Cut(name, fileSuffix+".")
+		if s.aside[name] || !ok {
+			continue
+		}
+		s.aside[name] = true
+		tell(Quarantine{
+			ClaimUID: types.UID(uid),
+			File:     s.path(types.UID(uid)),
+			MovedTo:  filepath.Join(s.dir, corruptDir, name),
+			Reason:   MovedByOther,
+			Err:      errMovedByOther,
+			Time:     s.clock.Now(),
+		})
+	}
+}
+
+var errMovedByOther = errors.New("another process found it damaged")

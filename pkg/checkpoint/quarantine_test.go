@@ -156,6 +156,43 @@ func TestDamageOfARunningStoreIsFoundByGet(t *testing.T) {
 	put(t, s, record("b", "gpu-0")) // What has no record holds no device.
 }
 
+// In a rolling update a record that the other process moves aside is damaged, not deleted: the claim's pod may run.
+func TestDamageThatAnotherProcessFindsIsTold(t *testing.T) {
+	for name, look := range map[string]func(*Store){
+		"by Get":  func(s *Store) { s.Get("a") },
+		"by List": func(s *Store) { s.List() },
+	} {
+		for _, known := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, known before: %t", name, known), func(t *testing.T) {
+				dir := t.TempDir()
+				var told, toldOther []Quarantine
+				s := open(t, dir, WithQuarantineHandler(func(q Quarantine) { told = append(told, q) }))
+				other := open(t, dir, WithQuarantineHandler(func(q Quarantine) { toldOther = append(toldOther, q) }))
+				put(t, other, record("a", "gpu-0"))
+				if known {
+					s.List()
+				}
+				write(t, filepath.Join(dir, "a.json"), []byte("oops"))
+				wantNone(t, other, "a")
+				for range 2 {
+					look(s)
+					other.List()
+				}
+				if len(told) != 1 || told[0].ClaimUID != "a" || told[0].Reason != MovedByOther {
+					t.Errorf("told of %+v, want that another process moved it aside", told)
+				}
+				if len(toldOther) != 1 || toldOther[0].Reason != Malformed {
+					t.Errorf("the other is told of %+v, want of what it moved aside", toldOther)
+				}
+				if again := s.Quarantined(); len(again) != 0 {
+					t.Errorf("moved aside %+v", again)
+				}
+				open(t, dir, WithQuarantineHandler(func(q Quarantine) { t.Errorf("a process that starts later is told of %+v", q) })).List()
+			})
+		}
+	}
+}
+
 func TestNothingInCorruptIsOverwritten(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, WithClock(clocktesting.NewFakePassiveClock(time.Unix(0, 0))))

@@ -63,6 +63,7 @@ func (s *Store) syncAll() error {
 			s.index.drop(uid)
 		}
 	}
+	s.noteAside(s.namesAside(), s.onQuarantine)
 	return errors.Join(errs...)
 }
 

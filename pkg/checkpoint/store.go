@@ -52,6 +52,8 @@ type Store struct {
 	mu          sync.RWMutex
 	index       index
 	quarantined []Quarantine
+	// aside are the names in corrupt/ that are known.
+	aside map[string]bool
 }
 
 // Option changes a Store.
@@ -61,7 +63,7 @@ type Option func(*Store)
 func WithClock(clock clock.PassiveClock) Option { return func(s *Store) { s.clock = clock } }
 
 // WithQuarantineHandler sets a function that is called once for every file that is moved aside, also
-// by Open. It must not call the Store.
+// by Open, and by another process (MovedByOther). It must not call the Store.
 func WithQuarantineHandler(handle func(Quarantine)) Option {
 	return func(s *Store) { s.onQuarantine = handle }
 }
@@ -77,6 +79,7 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Store, error) {
 		onQuarantine: func(Quarantine) {},
 		files:        osFiles{},
 		index:        newIndex(),
+		aside:        map[string]bool{},
 	}
 	for _, opt := range opts {
 		opt(s)
@@ -96,6 +99,7 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Store, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.noteAside(s.namesAside(), func(Quarantine) {}) // of before
 	if err := s.syncAll(); err != nil {
 		return nil, errors.Join(fmt.Errorf("read checkpoint directory: %w", err), s.dirLock.close())
 	}
@@ -107,7 +111,7 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Store, error) {
 func (s *Store) Close() error { return s.dirLock.close() }
 
 // Get returns the record of a claim as it is on disk now. A record that is found damaged is moved
-// aside, and the claim has none.
+// aside, and the claim has none. That another process has moved it aside is told before Get returns, as it is by List.
 func (s *Store) Get(uid types.UID) (Record, bool) {
 	if !validUID(string(uid)) {
 		return Record{}, false
@@ -118,6 +122,7 @@ func (s *Store) Get(uid types.UID) (Record, bool) {
 	now, err := statFile(s.path(uid))
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !ok:
+		s.movedByOthers()
 		return Record{}, false
 	case err == nil && ok && now == known.file:
 		return known.record.clone(), true
@@ -127,7 +132,9 @@ func (s *Store) Get(uid types.UID) (Record, bool) {
 	if err := s.load(uid); err != nil {
 		s.logger.Error(err, "Could not read checkpoint record; using the last one that was read", "claimUID", uid)
 	}
-	known, ok = s.index.entries[uid]
+	if known, ok = s.index.entries[uid]; !ok {
+		s.noteAside(s.namesAside(), s.onQuarantine)
+	}
 	return known.record.clone(), ok
 }
 

@@ -24,11 +24,13 @@ import (
 	"github.com/switchyard-dev/switchyard/pkg/checkpoint"
 )
 
-// recordDamaged is told by the checkpoint of every record that it moves aside.
+// recordDamaged is told by the checkpoint of every record that it, or in a rolling update the other plugin, moves aside.
 func (d *Driver) recordDamaged(damage checkpoint.Quarantine) {
-	d.metrics.errors.WithLabelValues(string(kindCheckpoint)).Inc()
-	d.events.warn(reasonCheckpointCorrupt, "The checkpoint record of claim UID %s is damaged (%s: %v) and was moved to %s; it is rebuilt if a pod that uses the claim runs here",
-		damage.ClaimUID, damage.Reason, damage.Err, damage.MovedTo)
+	if damage.Reason != checkpoint.MovedByOther { // who tells
+		d.metrics.errors.WithLabelValues(string(kindCheckpoint)).Inc()
+		d.events.warn(reasonCheckpointCorrupt, "The checkpoint record of claim UID %s is damaged (%s: %v) and was moved to %s; it is rebuilt if a pod that uses the claim runs here",
+			damage.ClaimUID, damage.Reason, damage.Err, damage.MovedTo)
+	}
 	d.damaged.found.Add(1)
 	d.requestReconcile(false)
 }

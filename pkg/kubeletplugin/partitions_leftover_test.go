@@ -109,6 +109,10 @@ func TestPartitionWhoseRecordIsDamagedMeanwhileIsKept(t *testing.T) {
 		"by the reconciler": func(_ *testing.T, _ *migMachine, p *testPlugin, _ *resourceapi.ResourceClaim) {
 			p.reconciler.reconcile(p.ctx) // its look finds the damage
 		},
+		"by another plugin, in a rolling update": func(_ *testing.T, m *migMachine, p *testPlugin, claim *resourceapi.ResourceClaim) {
+			m.start(m.configure).store.Get(claim.UID)
+			p.reconciler.reconcile(p.ctx)
+		},
 		"by Prepare for a second pod of the claim": func(t *testing.T, _ *migMachine, p *testPlugin, claim *resourceapi.ResourceClaim) {
 			if _, err := p.prepare(claim); kindOf(err) != kindNotReady {
 				t.Errorf("prepare = %v, want to be told to try again", err)
