@@ -1,7 +1,7 @@
 // Copyright The Switchyard Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package program runs the command of a long-lived program. It imports cobra and klog.
+// Package program runs the command of a long-lived program, and has the flags of its log. It imports cobra, pflag and klog.
 package program
 
 import (

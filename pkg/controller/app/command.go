@@ -15,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -42,12 +41,8 @@ func NewCommand() *cobra.Command {
 			if err := options.Validate(); err != nil {
 				return err
 			}
-			gate, err := featureGate()
-			if err != nil {
+			if err := options.Logging.Apply(os.Stderr); err != nil {
 				return err
-			}
-			if err := logsapi.ValidateAndApply(options.Logging, gate); err != nil {
-				return fmt.Errorf("logging flags: %w", err)
 			}
 			return run(cmd.Context(), *options)
 		},

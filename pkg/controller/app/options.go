@@ -12,10 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/component-base/featuregate"
-	logsapi "k8s.io/component-base/logs/api/v1"
-	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 
+	"github.com/switchyard-dev/switchyard/internal/program"
 	"github.com/switchyard-dev/switchyard/pkg/controller"
 	"github.com/switchyard-dev/switchyard/pkg/defrag"
 	"github.com/switchyard-dev/switchyard/pkg/demand"
@@ -45,7 +43,7 @@ type Options struct {
 
 	MetricsAddress string
 
-	Logging *logsapi.LoggingConfiguration
+	Logging *program.Logging
 }
 
 // Values of --consolidation.
@@ -76,7 +74,7 @@ func NewOptions(getenv func(string) string) *Options {
 
 		MetricsAddress: ":8080",
 
-		Logging: logsapi.NewLoggingConfiguration(),
+		Logging: program.NewLogging(),
 	}
 }
 
@@ -110,7 +108,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 
 	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "TCP address for /metrics, /healthz and /readyz. 0: off.")
 
-	logsapi.AddFlags(o.Logging, fs)
+	o.Logging.AddFlags(fs)
 }
 
 // Validate reports every flag that cannot work, with what to do about it.
@@ -125,6 +123,7 @@ func (o *Options) Validate() error {
 	if o.KubeAPIQPS == 0 {
 		fail("kube-api-qps", "0 would mean the client's default of 5 per second, which stalls the start of gangs: use a negative value for no limit")
 	}
+	o.Logging.Validate(fail)
 	if o.LeaderElect {
 		o.validateLease(fail)
 	}
@@ -203,19 +202,11 @@ func (o *Options) validateLease(fail func(flag, format string, args ...any)) {
 	if o.LeaderElectLeaseDuration <= o.LeaderElectRenewDeadline {
 		fail("leader-elect-lease-duration", "%v must be more than --leader-elect-renew-deadline (%v): else two controllers may write at the same time", o.LeaderElectLeaseDuration, o.LeaderElectRenewDeadline)
 	}
-	if o.LeaderElectLeaseDuration < time.Second {
-		fail("leader-elect-lease-duration", "%v is too short: a Lease counts whole seconds", o.LeaderElectLeaseDuration)
+	// client-go cuts the rest off: the others would wait no longer than the renew deadline.
+	if o.LeaderElectLeaseDuration < time.Second || o.LeaderElectLeaseDuration%time.Second != 0 {
+		fail("leader-elect-lease-duration", "%v is not a number of seconds: a Lease counts whole seconds, 1s or more", o.LeaderElectLeaseDuration)
 	}
 }
 
 // addressOff is the address that switches a server off.
 const addressOff = "0"
-
-// featureGate holds the logging features of component-base; the controller has none of its own.
-func featureGate() (featuregate.FeatureGate, error) {
-	gate := featuregate.NewFeatureGate()
-	if err := logsapi.AddFeatureGates(gate); err != nil {
-		return nil, fmt.Errorf("set up the logging features: %w", err)
-	}
-	return gate, nil
-}

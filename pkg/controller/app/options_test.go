@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 func validOptions() *Options { return NewOptions(func(string) string { return "switchyard-system" }) }
@@ -38,7 +40,12 @@ func TestValidate(t *testing.T) {
 		"a domain has a pod or more":                               {func(o *Options) { o.Consolidation.Moves = 0 }, []string{"--consolidation-max-moves", "from 1 to 64", "Off"}},
 		"an address has a port":                                    {func(o *Options) { o.MetricsAddress = "localhost" }, []string{"--metrics-address", "0 to switch it off"}},
 		"the server can be off":                                    {change: func(o *Options) { o.MetricsAddress = "0" }},
-		"every mistake is told at once":                            {func(o *Options) { o.Workers, o.SweepInterval = 0, 0 }, []string{"--workers", "--sweep-interval"}},
+		"a log has one of two formats":                             {func(o *Options) { o.Logging.Format = "xml" }, []string{"--logging-format", "xml", "json"}},
+		"a line of the log waits for some time":                    {func(o *Options) { o.Logging.FlushFrequency = 0 }, []string{"--log-flush-frequency", "1s"}},
+		"a Lease drops parts of a second, and would end at the renew deadline": {func(o *Options) {
+			o.LeaderElectLeaseDuration = 10900 * time.Millisecond
+		}, []string{"--leader-elect-lease-duration", "10.9s", "whole seconds"}},
+		"every mistake is told at once": {func(o *Options) { o.Workers, o.SweepInterval = 0, 0 }, []string{"--workers", "--sweep-interval"}},
 		"a Lease counts seconds: shorter ones would be none at all": {func(o *Options) {
 			o.LeaderElectRetryPeriod, o.LeaderElectRenewDeadline, o.LeaderElectLeaseDuration = 1e6, 2e6, 3e6
 		}, []string{"--leader-elect-lease-duration", "whole seconds"}},
@@ -66,4 +73,13 @@ func TestCommandRefusesFlagsBeforeItTouchesAnything(t *testing.T) {
 	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--workers") {
 		t.Errorf("Execute = %v, want an error about --workers", err)
 	}
+}
+
+// There is no flag for feature gates.
+func TestNoFlagNeedsAFeatureGate(t *testing.T) {
+	NewCommand().Flags().VisitAll(func(f *pflag.Flag) {
+		if strings.Contains(f.Usage, "feature gate") {
+			t.Errorf("--%s: %s", f.Name, f.Usage)
+		}
+	})
 }

@@ -37,7 +37,7 @@ func NewCommand(name string, open func(Options) (Platform, error)) *cobra.Comman
 			if err := options.Validate(); err != nil {
 				return err
 			}
-			if err := options.Logging.apply(os.Stderr); err != nil {
+			if err := options.Logging.Apply(os.Stderr); err != nil {
 				return err
 			}
 			return run(cmd.Context(), name, *options, open)

@@ -19,6 +19,7 @@ import (
 	helper "k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/internal/program"
 	"github.com/switchyard-dev/switchyard/pkg/health"
 	"github.com/switchyard-dev/switchyard/pkg/kubeletplugin"
 	"github.com/switchyard-dev/switchyard/pkg/sharing"
@@ -70,7 +71,7 @@ type Options struct {
 	MetricsAddress    string
 	GRPCHealthAddress string
 
-	Logging *Logging
+	Logging *program.Logging
 }
 
 // NewOptions returns the defaults. getenv is where --node-name, --pod-uid, --pod-name and
@@ -105,7 +106,7 @@ func NewOptions(getenv func(string) string) *Options {
 		MetricsAddress:    ":8080",
 		GRPCHealthAddress: ":51515",
 
-		Logging: newLogging(),
+		Logging: program.NewLogging(),
 	}
 }
 
@@ -153,7 +154,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "TCP address for /metrics, /healthz and /readyz. 0: off.")
 	fs.StringVar(&o.GRPCHealthAddress, "grpc-health-address", o.GRPCHealthAddress, "TCP address, or unix:PATH, of the gRPC health service (services liveness and readiness). 0: off.")
 
-	o.Logging.addFlags(fs)
+	o.Logging.AddFlags(fs)
 }
 
 // Validate reports every flag that cannot work, with what to do about it.
@@ -172,7 +173,7 @@ func (o *Options) Validate() error {
 		fail("pod-uid", "%q is no UID: set the environment variable POD_UID from the field metadata.uid", o.PodUID)
 	}
 	o.validatePaths(fail)
-	o.Logging.validate(fail)
+	o.Logging.Validate(fail)
 	o.validateMIG(fail)
 	o.validateShares(fail)
 	if o.DiscoveryInterval < time.Second {

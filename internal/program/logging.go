@@ -1,7 +1,7 @@
 // Copyright The Switchyard Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package program
 
 import (
 	"flag"
@@ -21,25 +21,27 @@ const (
 	formatJSON = "json"
 )
 
-// Logging is how the process logs. (Not k8s.io/component-base/logs: with its feature gates comes a
-// registry of metrics that nobody reads, which takes longer to set up than anything else at the start.)
+// Logging is how a process logs. (Not k8s.io/component-base/logs: with its feature gates comes a
+// registry of metrics that nobody reads, which takes longer to set up than anything else at the start, and flags that
+// do nothing without a gate.)
 type Logging struct {
 	// Format is formatText or formatJSON.
 	Format string
 	// FlushFrequency is the longest that a line of text may wait in memory.
 	FlushFrequency time.Duration
-	// klog are the flags of klog that are the plugin's too.
+	// klog are the flags of klog that are the program's too.
 	klog *flag.FlagSet
 }
 
-// newLogging returns the defaults.
-func newLogging() *Logging {
+// NewLogging returns the defaults.
+func NewLogging() *Logging {
 	l := &Logging{Format: formatText, FlushFrequency: 5 * time.Second, klog: flag.NewFlagSet("klog", flag.ContinueOnError)}
 	klog.InitFlags(l.klog)
 	return l
 }
 
-func (l *Logging) addFlags(fs *pflag.FlagSet) {
+// AddFlags adds the flags to a flag set.
+func (l *Logging) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&l.Format, "logging-format", l.Format, "Format of the log: text, or json, one object a line.")
 	fs.DurationVar(&l.FlushFrequency, "log-flush-frequency", l.FlushFrequency, "The longest that a line of text may wait before it is written.")
 	for name, usage := range map[string]string{
@@ -52,7 +54,8 @@ func (l *Logging) addFlags(fs *pflag.FlagSet) {
 	}
 }
 
-func (l *Logging) validate(fail func(flag, format string, args ...any)) {
+// Validate calls fail for every flag that cannot work, with what to do about it.
+func (l *Logging) Validate(fail func(flag, format string, args ...any)) {
 	if l.Format != formatText && l.Format != formatJSON {
 		fail("logging-format", "%q is no format: use %s or %s", l.Format, formatText, formatJSON)
 	}
@@ -61,9 +64,9 @@ func (l *Logging) validate(fail func(flag, format string, args ...any)) {
 	}
 }
 
-// apply makes klog, through which everything logs, do so. Text goes where klog's flags say: standard
+// Apply makes klog, through which everything logs, do so. Text goes where klog's flags say: standard
 // error; JSON goes to out.
-func (l *Logging) apply(out io.Writer) error {
+func (l *Logging) Apply(out io.Writer) error {
 	if l.Format == formatText {
 		klog.StartFlushDaemon(l.FlushFrequency)
 		return nil

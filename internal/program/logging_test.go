@@ -1,7 +1,7 @@
 // Copyright The Switchyard Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package app
+package program
 
 import (
 	"bytes"
@@ -18,14 +18,14 @@ import (
 func TestJSONLog(t *testing.T) {
 	state := klog.CaptureState() //nolint:logcheck // Others log too.
 	defer state.Restore()
-	l := newLogging()
+	l := NewLogging()
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	l.addFlags(fs)
+	l.AddFlags(fs)
 	if err := fs.Parse([]string{"--logging-format=json", "--v=2"}); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := l.apply(&out); err != nil {
+	if err := l.Apply(&out); err != nil {
 		t.Fatal(err)
 	}
 	logger := klog.LoggerWithValues(klog.Background(), "node", "node-a")
