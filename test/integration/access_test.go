@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
@@ -140,6 +141,44 @@ func TestThePluginWritesEventsFromItsOwnNodeOnly(t *testing.T) {
 			t.Errorf("%s: %v, want it denied with %q", name, err, tc.denied)
 		}
 	}
+}
+
+// An Event of somebody else's is neither changed nor taken over.
+func TestThePluginChangesItsOwnEventsOnly(t *testing.T) {
+	n := newNode(t, "t4")
+	other := newNode(t, "t4")
+	client, err := kubernetes.NewForConfig(cluster.ConfigFor(n.token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	event := func(host string) *corev1.Event {
+		created, err := cluster.Client().CoreV1().Events(n.namespace).Create(t.Context(), &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{GenerateName: "access-", Namespace: n.namespace},
+			InvolvedObject: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: n.namespace, Name: "train"},
+			Source:         corev1.EventSource{Component: "somebody", Host: host},
+			Reason:         "Test", Type: corev1.EventTypeNormal,
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return created
+	}
+	patch := func(event *corev1.Event, data string) error {
+		_, err := client.CoreV1().Events(n.namespace).Patch(t.Context(), event.Name, types.MergePatchType, []byte(data), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	mine, theirs, nobodys := event(n.Name), event(other.Name), event("")
+	eventually(t, "the policy is in force", func() error {
+		if patch(theirs, `{"message": "all is well"}`) == nil {
+			return errors.New("an Event from another node is changed")
+		}
+		return nil
+	})
+	expect(t, "counts an Event of its own", patch(mine, `{"count": 2}`), "")
+	takeOver := `{"message": "all is well", "source": {"host": "` + n.Name + `"}}`
+	expect(t, "takes over an Event from another node", patch(theirs, takeOver), "may only change Events whose source.host is that node")
+	expect(t, "takes over an Event from no node", patch(nobodys, takeOver), "may only change Events whose source.host is that node")
+	expect(t, "gives an Event of its own away", patch(mine, `{"source": {"host": "`+other.Name+`"}}`), "may only write Events whose source.host is that node")
 }
 
 func TestThePluginMayNotWriteClaimsNorReadSecrets(t *testing.T) {
