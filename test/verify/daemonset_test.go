@@ -11,6 +11,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 )
 
 // NVML opens device nodes below /dev, also those of a driver that is loaded after the pod has started; and the
@@ -44,5 +45,28 @@ func TestTheDaemonSetSeesTheHostsDeviceNodesAndWritesNothingBesideThem(t *testin
 		if !dev {
 			t.Errorf("container %s does not have the host's /dev at /dev", container.Name)
 		}
+	}
+}
+
+// A registration directory that this pod made would be that of no kubelet, and nothing would tell so: the plugin refuses
+// one that is not there, so the pod must not have it made.
+func TestTheDaemonSetMakesNoRegistrationDirectory(t *testing.T) {
+	for _, volume := range object[*appsv1.DaemonSet](t, "switchyard-kubelet-plugin").Spec.Template.Spec.Volumes {
+		if volume.Name != "registry" {
+			continue
+		}
+		if hostPath := volume.HostPath; hostPath.Type == nil || *hostPath.Type != corev1.HostPathDirectory {
+			t.Errorf("the volume registry is %v, want a Directory", hostPath)
+		}
+		return
+	}
+	t.Error("there is no volume registry")
+}
+
+// With the default a budget also keeps pods that are not ready, for ever if they never become so.
+func TestAControllerThatDoesNotStartHoldsUpNoDrain(t *testing.T) {
+	budget := object[*policyv1.PodDisruptionBudget](t, "switchyard-controller")
+	if policy := budget.Spec.UnhealthyPodEvictionPolicy; policy == nil || *policy != policyv1.AlwaysAllow {
+		t.Errorf("unhealthyPodEvictionPolicy is %v, want AlwaysAllow", policy)
 	}
 }
