@@ -9,8 +9,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -45,9 +45,6 @@ func Main(goMod []byte) int {
 	if err == nil {
 		return 0
 	}
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exit.ExitCode()
-	}
 	fmt.Fprintln(os.Stderr, "Error:", err)
 	return 1
 }
@@ -57,6 +54,7 @@ func newRoot(goMod []byte) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "localcluster",
 		Short:         "A real Kubernetes cluster on this machine, from Go modules and without Docker",
+		RunE:          help,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -69,6 +67,10 @@ func newRoot(goMod []byte) *cobra.Command {
 	root.AddCommand(a.up(), a.down(), a.status(), a.kubeconfig(), a.build(), a.node(), a.image(), sandboxInit())
 	return root
 }
+
+// help is what a command does that only has subcommands. Without it, cobra takes an unknown subcommand for a wish for
+// help, and succeeds.
+func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
 func (a *app) cluster(cmd *cobra.Command) (*cluster.Cluster, error) {
 	return cluster.New(a.state, a.goMod, cmd.OutOrStdout())
@@ -155,8 +157,13 @@ func (a *app) kubeconfig() *cobra.Command {
 			}
 			path := c.Layout().Kubeconfig()
 			content, err := os.ReadFile(path)
-			if err != nil {
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
 				return fmt.Errorf("read kubeconfig: %w: start the cluster with `localcluster up`", err)
+			case errors.Is(err, fs.ErrPermission):
+				return fmt.Errorf("read kubeconfig: %w: it is root's, as the cluster is: run this command, and kubectl, as root", err)
+			case err != nil:
+				return fmt.Errorf("read kubeconfig: %w", err)
 			}
 			if raw {
 				_, err = cmd.OutOrStdout().Write(content)

@@ -16,7 +16,7 @@ import (
 )
 
 func (a *app) image() *cobra.Command {
-	cmd := &cobra.Command{Use: "image", Short: "Build and load container images without a registry", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "image", Short: "Build and load container images without a registry", Args: cobra.NoArgs, RunE: help}
 	cmd.AddCommand(a.imageBuild(), a.imageLoad())
 	return cmd
 }

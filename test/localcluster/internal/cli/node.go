@@ -13,7 +13,7 @@ import (
 )
 
 func (a *app) node() *cobra.Command {
-	node := &cobra.Command{Use: "node", Short: "Do to a node what happens to nodes", Args: cobra.NoArgs}
+	node := &cobra.Command{Use: "node", Short: "Do to a node what happens to nodes", Args: cobra.NoArgs, RunE: help}
 	var timeout time.Duration
 	command := func(use, short string, run func(ctx context.Context, c *cluster.Cluster, name string) error) *cobra.Command {
 		return &cobra.Command{

@@ -9,6 +9,7 @@ package layout
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -33,6 +34,9 @@ type Layout struct {
 
 // New checks a state directory's path and returns its layout.
 func New(state string) (Layout, error) {
+	if state == "" {
+		return Layout{}, errors.New("state directory must not be empty: leave --state out, or name a folder with it")
+	}
 	abs, err := filepath.Abs(state)
 	if err != nil {
 		return Layout{}, fmt.Errorf("state directory %q: %w", state, err)

@@ -12,6 +12,7 @@ func TestNew(t *testing.T) {
 	tests := []struct{ name, state, wantErr string }{
 		{"the default is fine", "/var/tmp/switchyard", ""},
 		{"a relative path becomes absolute", "state", ""},
+		{"an empty path is not the current folder", "", "must not be empty"},
 		{"the root is refused", "/", "must not be /"},
 		{"a folder that nodes hide is refused", "/var/lib/switchyard", "below /var/lib"},
 		{"a folder whose name only begins like one that nodes hide is fine", "/runner/state", ""},
