@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -154,7 +155,7 @@ func positions(node *simulator.Node, argument string) ([]int, error) {
 func parseXID(args []string) (change, error) {
 	code, err := strconv.ParseUint(args[0], 10, 32)
 	if err != nil {
-		return nil, fmt.Errorf("XID %q is not a number", args[0])
+		return nil, fmt.Errorf("XID %q must be a whole number from 1 to %d", args[0], uint32(math.MaxUint32))
 	}
 	if code == 0 {
 		return nil, errors.New("XID 0 is none: they begin at 1")

@@ -5,6 +5,7 @@ package command
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,7 +23,7 @@ func parseRecoveryAction(args []string) (change, error) {
 func parseECC(args []string) (change, error) {
 	count, err := strconv.ParseUint(args[0], 10, 32)
 	if err != nil {
-		return nil, fmt.Errorf("count of errors %q is not a number", args[0])
+		return nil, fmt.Errorf("count of errors %q must be a whole number from 0 to %d", args[0], uint32(math.MaxUint32))
 	}
 	return func(node *simulator.Node, gpu int) error { return node.AddECCErrors(gpu, count) }, nil
 }
