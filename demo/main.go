@@ -37,6 +37,10 @@ func run(ctx context.Context, args []string, keep bool) (err error) {
 	case len(args) > 0:
 		return fmt.Errorf("arguments %q: want none, or sharing", args)
 	}
+	// Said here, not after ten minutes of building programs into a cache that root does not look at.
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("the cluster needs root, for namespaces, mounts and control groups: run make %s as root", d.target)
+	}
 	if !keep {
 		defer func() {
 			if down := c.Down(context.WithoutCancel(ctx)); err == nil {
