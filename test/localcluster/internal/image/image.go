@@ -122,6 +122,9 @@ func packLayer(entries []Entry) ([]byte, error) {
 			return nil, err
 		}
 	}
+	if root, ok := files["/"]; ok {
+		return nil, fmt.Errorf("target / of %q is a folder: name the file in it", root.Source+root.Link)
+	}
 	dirs := map[string]bool{"/tmp": true}
 	for target := range files {
 		for dir := path.Dir(target); dir != "/"; dir = path.Dir(dir) {
@@ -172,7 +175,11 @@ func collect(files map[string]Entry, e Entry) error {
 		return fmt.Errorf("source of %s: %w", e.Target, err)
 	}
 	if !info.IsDir() {
-		files[path.Clean(e.Target)] = e
+		target := path.Clean(e.Target)
+		if other, taken := files[target]; taken && other.Source != e.Source {
+			return fmt.Errorf("%s is to be both %s and %s", target, other.Source, e.Source)
+		}
+		files[target] = e
 		return nil
 	}
 	return filepath.WalkDir(e.Source, func(source string, d fs.DirEntry, err error) error {

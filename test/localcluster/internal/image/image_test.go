@@ -122,6 +122,8 @@ func TestWriteRefuses(t *testing.T) {
 		"a bad tag":               {Spec{Tag: "UPPER:1"}, "UPPER"},
 		"a relative target":       {Spec{Tag: "x:1", Entries: []Entry{{Source: file, Target: "a"}}}, "absolute"},
 		"a missing source":        {Spec{Tag: "x:1", Entries: []Entry{{Source: file + "2", Target: "/a"}}}, "/a"},
+		"a file without a name":   {Spec{Tag: "x:1", Entries: []Entry{{Source: file, Target: "/"}}}, "name the file"},
+		"two files of one name":   {Spec{Tag: "x:1", Entries: []Entry{{Source: file, Target: "/a"}, {Source: "/bin/sh", Target: "/a"}}}, "/a is to be both"},
 		"a file that is a folder": {Spec{Tag: "x:1", Entries: []Entry{{Source: file, Target: "/a"}, {Source: file, Target: "/a/b"}}}, "both"},
 	} {
 		out := filepath.Join(dir, "out.tar")
