@@ -85,6 +85,7 @@ func TestLife(t *testing.T) {
 	t.Run("up heals machines that died", c.testDeadMachines)
 	t.Run("nodes can be added", c.testAddNode)
 	t.Run("down leaves nothing", c.testDown)
+	t.Run("down ends a cluster whose state was deleted", c.testDownWithoutState)
 }
 
 func (c *cluster) step(t *testing.T) { c.t = t }
@@ -284,6 +285,9 @@ func (c *cluster) testDeadMachines(t *testing.T) {
 		if _, err := c.try(c.program, "status"); err == nil && machines[0] == "control-plane" {
 			t.Errorf("status is fine without %v", machines)
 		}
+		if _, err := c.try(c.program, "node", "cut", "node-a"); err == nil || !strings.Contains(err.Error(), "localcluster ") {
+			t.Errorf("cut without %v: %v", machines, err)
+		}
 		c.local("up")
 		c.local("status")
 		c.kubectl("get", "daemonset", "probe") // the state survived
@@ -328,4 +332,37 @@ func (c *cluster) testDown(t *testing.T) {
 		}
 	}
 	c.local("down") // of nothing
+}
+
+// Kubelets go on writing where somebody deleted the state beneath them, here on a volume, which cannot be removed.
+func (c *cluster) testDownWithoutState(t *testing.T) {
+	c.step(t)
+	if err := os.MkdirAll(c.state, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.must("mount", "-t", "tmpfs", "tmpfs", c.state)
+	defer c.must("umount", c.state)
+	c.local("up", "--nodes", "1")
+	shape := filepath.Join(c.state, "cluster.json")
+	content, err := os.ReadFile(shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(shape); err != nil {
+		t.Fatal(err)
+	}
+	node := fmt.Sprintf("/proc/%d/cmdline", c.initPID("node-a"))
+	if _, err := c.try(c.program, "down"); err == nil || !strings.Contains(err.Error(), "files were left alone") {
+		t.Errorf("down of a folder that does not look like a cluster's: %v", err)
+	}
+	if command, err := os.ReadFile(node); err == nil && len(command) > 0 { // a zombie has none
+		t.Errorf("the node still runs: %q", command)
+	}
+	if err := os.WriteFile(shape, content, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c.local("down")
+	if left, err := os.ReadDir(c.state); err != nil || len(left) > 0 {
+		t.Errorf("left in the volume: %v, %v", left, err)
+	}
 }

@@ -42,6 +42,10 @@ type Cluster struct {
 // go.mod that pins the programs' versions; progress goes to out.
 func New(state string, goMod []byte, out io.Writer) (*Cluster, error) {
 	l, err := layout.New(state)
+	if err == nil {
+		// One directory is one cluster, whatever it is called; and what nodes hide, they hide below links too.
+		l, err = layout.New(resolve(l.State))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -53,10 +57,19 @@ func New(state string, goMod []byte, out io.Writer) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	binRoot = resolve(binRoot)
 	if h := layout.HiddenBy(binRoot); h != "" {
 		return nil, fmt.Errorf("folder for binaries %s lies below %s, which every node replaces by its own folder: set XDG_CACHE_HOME to another one", binRoot, h)
 	}
 	return &Cluster{layout: l, versions: versions, binRoot: binRoot, out: out}, nil
+}
+
+// resolve returns an absolute path without the symbolic links in it. Its end need not exist.
+func resolve(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil || path == "/" {
+		return real
+	}
+	return filepath.Join(resolve(filepath.Dir(path)), filepath.Base(path))
 }
 
 // Layout is where the cluster's files are.

@@ -30,6 +30,40 @@ func newCluster(t *testing.T) *Cluster {
 	return c
 }
 
+func TestALinkToAStateDirectoryIsTheSameCluster(t *testing.T) {
+	c := newCluster(t)
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(filepath.Dir(c.layout.State), link); err != nil {
+		t.Fatal(err)
+	}
+	other, err := New(filepath.Join(link, filepath.Base(c.layout.State)), []byte(goModFile), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other.layout.ID() != c.layout.ID() {
+		t.Errorf("%s and %s are two clusters", c.layout.State, other.layout.State)
+	}
+	if err := os.Symlink("/var/lib", link+"2"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(filepath.Join(link+"2", "s"), []byte(goModFile), io.Discard); err == nil || !strings.Contains(err.Error(), "below /var/lib") {
+		t.Errorf("a link to what nodes hide: %v", err)
+	}
+}
+
+func TestNothingCanBeRemovedByAnybody(t *testing.T) {
+	c := newCluster(t)
+	if !c.absent() {
+		t.Error("a cluster that never was is there")
+	}
+	if err := os.MkdirAll(c.layout.State, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if c.absent() {
+		t.Error("a cluster with a state directory is not there")
+	}
+}
+
 func TestDefaultNodes(t *testing.T) {
 	if got := DefaultNodes(2); !slices.Equal(got, []string{"node-a", "node-b"}) {
 		t.Errorf("got %v", got)

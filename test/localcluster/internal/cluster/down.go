@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/switchyard-dev/switchyard/test/localcluster/internal/cgroup"
 	"github.com/switchyard-dev/switchyard/test/localcluster/internal/layout"
 	"github.com/switchyard-dev/switchyard/test/localcluster/internal/network"
@@ -24,6 +26,10 @@ import (
 // binaries stay in their cache.
 func (c *Cluster) Down(_ context.Context) error {
 	if err := checkHost(); err != nil {
+		if c.absent() { // anybody may say make clean
+			c.say("There is no cluster in %s.", c.layout.State)
+			return nil
+		}
 		return err
 	}
 	unlock, err := c.lock("down")
@@ -31,9 +37,9 @@ func (c *Cluster) Down(_ context.Context) error {
 		return err
 	}
 	defer unlock()
-	if err := c.checkOwned(); err != nil {
-		return err
-	}
+	// What runs is known by its control groups, so it ends also where somebody deleted the state beneath it: kubelets
+	// go on writing there, and make a folder of it that does not look like a cluster's.
+	owned := c.checkOwned()
 	// Every init is in the cluster's control groups; but if those were
 	// removed or renamed, the state still knows it.
 	for _, file := range c.pidFiles() {
@@ -53,11 +59,27 @@ func (c *Cluster) Down(_ context.Context) error {
 	if err := network.Disconnect(c.layout.ID()); err != nil {
 		return err
 	}
+	if owned != nil {
+		return fmt.Errorf("no cluster of this folder runs any more, but its files were left alone: %w", owned)
+	}
 	if err := c.removeState(); err != nil {
 		return err
 	}
 	c.say("Cluster is down; nothing of it is left in %s.", c.layout.State)
 	return nil
+}
+
+// absent reports that there is neither a state directory nor a control group of the cluster.
+func (c *Cluster) absent() bool {
+	if _, err := os.Lstat(c.layout.State); !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	tree, err := cgroup.Host(c.layout.ID())
+	if err != nil {
+		return false
+	}
+	machines, err := tree.Sandboxes()
+	return err == nil && len(machines) == 0
 }
 
 // pidFiles names the files with the identities of all inits, also of machines
@@ -91,7 +113,8 @@ func (c *Cluster) removeState() error {
 			}
 		}
 	}
-	if err := os.RemoveAll(c.layout.State); err != nil {
+	// EBUSY: a disk or a volume is mounted here. It stays, empty.
+	if err := os.RemoveAll(c.layout.State); err != nil && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("remove state directory: %w", err)
 	}
 	return nil

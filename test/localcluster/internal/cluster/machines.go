@@ -18,6 +18,7 @@ import (
 	"github.com/switchyard-dev/switchyard/test/localcluster/internal/layout"
 	"github.com/switchyard-dev/switchyard/test/localcluster/internal/network"
 	"github.com/switchyard-dev/switchyard/test/localcluster/internal/pki"
+	"github.com/switchyard-dev/switchyard/test/localcluster/internal/procid"
 	"github.com/switchyard-dev/switchyard/test/localcluster/internal/sandbox"
 )
 
@@ -170,13 +171,22 @@ func (c *Cluster) startNode(r config.Renderer, index int) error {
 	if err := os.MkdirAll(filepath.Join(root, "etc", "cdi"), 0o755); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
-	controlPlane := c.init(layout.ControlPlane)
-	if !controlPlane.Alive() {
-		return fmt.Errorf("start %s: the control plane, which holds the network, does not run: heal the cluster with `localcluster up`", name)
+	controlPlane, err := c.controlPlane()
+	if err != nil {
+		return fmt.Errorf("start %s: %w", name, err)
 	}
 	return c.launch(r.Node(index, f), func(pid int) error {
 		return network.ConnectNode(r.Plan, c.layout.ID(), controlPlane.PID, pid, index)
 	})
+}
+
+// controlPlane returns the init of the control plane, in whose namespace the network is.
+func (c *Cluster) controlPlane() (procid.ID, error) {
+	id := c.init(layout.ControlPlane)
+	if !id.Alive() {
+		return id, errors.New("the control plane, which holds the network, does not run: heal the cluster with `localcluster up`")
+	}
+	return id, nil
 }
 
 // connectNodes (re)wires every running node, for example to a control plane

@@ -117,7 +117,11 @@ func (c *Cluster) CutNode(node string, cut bool) error {
 		if !c.init(node).Alive() {
 			return fmt.Errorf("%s is stopped: start it first with `localcluster node start %s`", node, node)
 		}
-		if err := network.SetCut(c.init(layout.ControlPlane).PID, i, cut); err != nil {
+		controlPlane, err := c.controlPlane()
+		if err != nil {
+			return fmt.Errorf("%s %s: %w", what, node, err)
+		}
+		if err := network.SetCut(controlPlane.PID, i, cut); err != nil {
 			return fmt.Errorf("%s %s: %w", what, node, err)
 		}
 		c.say("%s is %s", node, done)
@@ -128,6 +132,9 @@ func (c *Cluster) CutNode(node string, cut bool) error {
 // RestartService kills a service of a machine with SIGKILL, as a crash would,
 // and leaves it to init to start it again. Pods live on.
 func (c *Cluster) RestartService(machine, service string) error {
+	if err := checkHost(); err != nil {
+		return err
+	}
 	r, err := c.load()
 	if err != nil {
 		return err
@@ -145,6 +152,9 @@ func (c *Cluster) RestartService(machine, service string) error {
 
 // Exec replaces this process by a command inside a machine's namespaces.
 func (c *Cluster) Exec(machine string, command []string) error {
+	if err := checkHost(); err != nil {
+		return err
+	}
 	r, err := c.load()
 	if err != nil {
 		return err

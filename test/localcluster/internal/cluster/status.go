@@ -17,9 +17,16 @@ import (
 // Status prints what runs. It returns an error when anything does not work
 // that should: a stopped or cut node is somebody's wish, a dead service is not.
 func (c *Cluster) Status(ctx context.Context) error {
+	if err := checkHost(); err != nil {
+		return err
+	}
 	r, err := c.load()
 	if err != nil {
 		return err
+	}
+	api, err := kubeapi.New(c.layout.Kubeconfig())
+	if err != nil {
+		return fmt.Errorf("the cluster in %s is half up or damaged: %w: heal it with `localcluster up`", c.layout.State, err)
 	}
 	broken := 0
 	c.say("State directory  %s", c.layout.State)
@@ -27,10 +34,6 @@ func (c *Cluster) Status(ctx context.Context) error {
 	c.say("Native gangs     %t\n", r.Cluster.NativeGangs)
 	table := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "MACHINE\tADDRESS\tSTATE\tSERVICE\tEXITS\tLAST EXIT")
-	api, err := kubeapi.New(c.layout.Kubeconfig())
-	if err != nil {
-		return err
-	}
 	for i, machine := range append([]string{layout.ControlPlane}, r.Cluster.Nodes...) {
 		address, state := r.Plan.ControlPlane().String(), "Ready"
 		if machine == layout.ControlPlane {

@@ -144,7 +144,7 @@ func difference(shape config.Cluster, o Options, binKey string) string {
 // checkState refuses a state directory that cannot hold nodes.
 func (c *Cluster) checkState() error {
 	if err := c.checkOwned(); err != nil {
-		return err
+		return fmt.Errorf("%w; if a cluster was here, end what may still run of it with `localcluster down` first", err)
 	}
 	if err := os.MkdirAll(c.layout.State, 0o755); err != nil {
 		return fmt.Errorf("create state directory: %w", err)

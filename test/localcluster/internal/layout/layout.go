@@ -48,6 +48,9 @@ func New(state string) (Layout, error) {
 	if h := HiddenBy(abs); h != "" {
 		return Layout{}, fmt.Errorf("state directory %s lies below %s, which every node replaces by its own folder: choose another one, for example /var/tmp/switchyard, with --state or SWITCHYARD_STATE", abs, h)
 	}
+	if strings.ContainsAny(abs, `,\`) {
+		return Layout{}, fmt.Errorf(`state directory %s has a comma or a backslash in its path, which options of mounts cannot hold: choose another one with --state or SWITCHYARD_STATE`, abs)
+	}
 	if n := len(l.ControlSocket("n00")); n > maxSocketPath {
 		return Layout{}, fmt.Errorf("state directory %s is %d bytes too long: paths of unix sockets are limited to %d bytes; choose a shorter one with --state or SWITCHYARD_STATE", abs, n-maxSocketPath, maxSocketPath)
 	}

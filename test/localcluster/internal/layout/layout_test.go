@@ -16,6 +16,8 @@ func TestNew(t *testing.T) {
 		{"the root is refused", "/", "must not be /"},
 		{"a folder that nodes hide is refused", "/var/lib/switchyard", "below /var/lib"},
 		{"a folder whose name only begins like one that nodes hide is fine", "/runner/state", ""},
+		{"blanks and colons are fine", "/tmp/it's mine: state", ""},
+		{"a comma is refused", "/tmp/a,b", "comma"},
 		{"a path too long for sockets is refused", "/" + strings.Repeat("x", 100), "7 bytes too long"},
 		{"the longest path is fine", "/" + strings.Repeat("x", 93), ""},
 	}
