@@ -369,7 +369,7 @@ func (n *node) shortage(needs needs, promised amounts, pods int) string {
 		return needs.apart
 	}
 	if seats, ok := needs.seats[n]; ok && pods > seats {
-		return fmt.Sprintf("there are PersistentVolumes for %d of the pods only", seats)
+		return fmt.Sprintf("only %d of the pods can have their PersistentVolumes there", seats)
 	}
 	for _, need := range needs.requests {
 		name, stock := need.name.Value(), n.stocks.of(need.name)

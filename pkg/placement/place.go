@@ -89,8 +89,8 @@ func (a *attempt) best(units []*unit) outcome {
 // units groups the sites, in the order of the first node of each.
 func (a *attempt) units() []*unit {
 	if a.gang == v1alpha1.GangAny && !a.anyNode {
-		if key, most := a.request.needs.bounded(); key != "" {
-			return a.unitsOfPlaces(key, most)
+		if places, most := a.request.needs.bounded(); places != nil {
+			return a.unitsOfPlaces(places, most)
 		}
 	}
 	a.backing = resized(a.backing, len(a.sites))

@@ -13,12 +13,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// bound is how many of the pods may be in each place, where places are told apart by a node label. A node without the label
-// is in none.
+// bound is how many of the pods may be in each place, where places are told apart by a node label, or listed. A node without
+// the label is in none.
 type bound struct {
-	key  string
-	most int            // in a place that is not listed
-	by   map[string]int // by value of the label
+	key    string           // of the label; empty if places are listed
+	places map[*node]string // listed: the name of each node's place
+	most   int              // in a place that is not in by
+	by     map[string]int   // by name of the place, or value of the label
+}
+
+// place is where a node is.
+func (b *bound) place(n *node) (name string, ok bool) {
+	if b.places != nil {
+		name, ok = b.places[n]
+		return name, ok
+	}
+	return n.label(b.key)
 }
 
 func (b bound) of(value string) int {
@@ -29,14 +39,14 @@ func (b bound) of(value string) int {
 }
 
 func (b bound) same(o bound) bool {
-	return b.key == o.key && b.most == o.most && maps.Equal(b.by, o.by)
+	return b.key == o.key && b.most == o.most && maps.Equal(b.by, o.by) && maps.Equal(b.places, o.places)
 }
 
 // on is how many of the pods may be on the node by the bounds, if that is less.
 func (c *company) on(n *node, room int) int {
 	for _, list := range [][]bound{c.bounds, c.limits} {
 		for _, b := range list {
-			if value, ok := n.label(b.key); ok {
+			if value, ok := b.place(n); ok {
 				room = min(room, b.of(value))
 			}
 		}
@@ -44,33 +54,37 @@ func (c *company) on(n *node, room int) int {
 	return room
 }
 
-// bounded is the label of which the places hold several nodes, and how many of the pods a place may have by it. Where the
-// pods are bound by several such labels it is the first: members that the others keep off are found after the release.
-func (c *company) bounded() (key string, most func(value string) int) {
-	var of []bound
+// bounded is a bound of which the places hold several nodes, and how many of the pods a place may have by it; nil if there is
+// none. Where the pods are bound by several kinds of such places it is the first: members that the others keep off are found
+// after the release.
+func (c *company) bounded() (places *bound, most func(name string) int) {
+	var of []*bound
 	for _, list := range [][]bound{c.bounds, c.limits} {
-		for _, b := range list {
+		for i := range list {
+			b := &list[i]
 			if b.key != corev1.LabelHostname && (len(of) == 0 || b.key == of[0].key) {
 				of = append(of, b)
 			}
 		}
 	}
 	if len(of) == 0 {
-		return "", nil
+		return nil, nil
 	}
-	return of[0].key, func(value string) int {
-		return slices.MinFunc(of, func(a, b bound) int { return cmp.Compare(a.of(value), b.of(value)) }).of(value)
+	return of[0], func(name string) int {
+		return slices.MinFunc(of, func(a, b *bound) int { return cmp.Compare(a.of(name), b.of(name)) }).of(name)
 	}
 }
 
 // why says what keeps the pods from sharing places, where no node says anything against them.
 func (c *company) why() string {
-	key, _ := c.bounded()
+	places, _ := c.bounded()
 	switch {
 	case len(c.together) > 0:
 		return fmt.Sprintf("the pods' affinity to each other wants all of them at nodes with one value of label %s", strings.Join(c.together, " and of label "))
-	case key != "":
-		return fmt.Sprintf("the pods' anti-affinity or topology spread lets too few of them share a value of label %s", key)
+	case places != nil && places.places != nil:
+		return "the pods' persistent volumes are in several places, and each place has to have room for those whose volumes are there"
+	case places != nil:
+		return fmt.Sprintf("the pods' anti-affinity or topology spread lets too few of them share a value of label %s", places.key)
 	default:
 		return ""
 	}
@@ -113,13 +127,13 @@ func (a *attempt) together(keys []string) outcome {
 }
 
 // unitsOfPlaces makes a unit of each place that is bound, and of each site that is in none.
-func (a *attempt) unitsOfPlaces(key string, most func(string) int) []*unit {
+func (a *attempt) unitsOfPlaces(places *bound, most func(name string) int) []*unit {
 	a.backing = resized(a.backing, len(a.sites))
 	units := a.unitsOfSites[:0]
 	of := map[string]*unit{}
 	for i := range a.sites {
 		s := &a.sites[i]
-		value, bound := s.node.label(key)
+		value, bound := places.place(s.node)
 		u := of[value]
 		if u == nil || !bound {
 			u = &a.backing[i]

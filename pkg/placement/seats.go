@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	volumehelpers "k8s.io/component-helpers/storage/volume"
 )
 
@@ -19,10 +18,8 @@ import (
 type seating struct {
 	*storage
 
-	pods [][]*corev1.PersistentVolumeClaim // smallest claim first
-	// classes are those of the claims; chosen are the claims for which a node was chosen before, where the volume is to be made.
+	// classes are those of the claims.
 	classes []string
-	chosen  []*corev1.PersistentVolumeClaim
 	// local are the volumes that one host alone has, by its name; wide are the others, by what they say of nodes.
 	local map[string][]*corev1.PersistentVolume
 	wide  []wide
@@ -42,41 +39,24 @@ type seats struct {
 	next *corev1.PersistentVolumeClaim
 }
 
-// seat shuns the nodes that have no volumes for the pods and that cannot make any, and counts the seats of those that have some.
-func (c *Cluster) seat(pods [][]*corev1.PersistentVolumeClaim, result *company) {
-	s := seating{storage: &c.storage, pods: pods, local: map[string][]*corev1.PersistentVolume{}, known: map[string]seats{}}
-	s.offer()
-	for _, n := range c.sortedNodes {
-		if n.object == nil {
-			continue
-		}
-		at := s.at(n.object)
-		switch {
-		case at.next == nil:
-		case at.pods == 0:
-			result.shun(n, fmt.Sprintf("PersistentVolumeClaim %s (StorageClass %s) can get no volume there",
-				nameOfClaim(at.next), volumehelpers.GetPersistentVolumeClaimClass(at.next)))
-		default:
-			if result.seats == nil {
-				result.seats = map[*node]int{}
-			}
-			result.seats[n] = at.pods
-		}
-	}
-}
-
-// offer gathers what is there for the claims.
-func (s *seating) offer() {
-	for _, claims := range s.pods {
+// seatingOf is for the claims of a tie, or of ties of which it is made.
+func (c *Cluster) seatingOf(t *tie) *seating {
+	s := &seating{storage: &c.storage, local: map[string][]*corev1.PersistentVolume{}, known: map[string]seats{}}
+	for _, claims := range t.later {
 		for _, claim := range claims {
 			if class := volumehelpers.GetPersistentVolumeClaimClass(claim); !slices.Contains(s.classes, class) {
 				s.classes = append(s.classes, class)
 			}
-			if metav1.HasAnnotation(claim.ObjectMeta, volumehelpers.AnnSelectedNode) {
-				s.chosen = append(s.chosen, claim)
-			}
 		}
 	}
+	if len(s.classes) > 0 {
+		s.offer()
+	}
+	return s
+}
+
+// offer gathers what is there for the claims.
+func (s *seating) offer() {
 	byText := map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(s.volumes)) {
 		v := s.volumes[name]
@@ -99,10 +79,14 @@ func (s *seating) offer() {
 	}
 }
 
-// at finds out about a node. Those do not differ of which the same volumes and classes can be used, and for which none or all
-// of the claims were chosen.
-func (s *seating) at(n *corev1.Node) seats {
+// at finds out for how many of the pods of a tie a node has seats. Nodes do not differ of which the same volumes and classes can
+// be used.
+func (s *seating) at(n *corev1.Node, t *tie) seats {
+	if len(t.later) == 0 {
+		return seats{pods: t.pods}
+	}
 	var key strings.Builder
+	fmt.Fprintf(&key, "%p ", t)
 	differs := func(yes bool) bool {
 		fmt.Fprintf(&key, "%t ", yes)
 		return yes
@@ -118,39 +102,26 @@ func (s *seating) at(n *corev1.Node) seats {
 	}
 	made := map[string]bool{}
 	for _, class := range s.classes {
-		made[class] = differs(s.makes(class, n))
-	}
-	for _, claim := range s.chosen {
-		differs(claim.Annotations[volumehelpers.AnnSelectedNode] == n.Name)
+		made[class] = differs(s.storage.makes(class, n))
 	}
 	answer, ok := s.known[key.String()]
 	if !ok {
-		answer = s.count(n, volumes, made)
+		answer = s.count(n, t, volumes, made)
 		s.known[key.String()] = answer
 	}
 	return answer
 }
 
 // count gives the pods volumes, one pod after the other. Claims that pods share get one.
-func (s *seating) count(n *corev1.Node, volumes []*corev1.PersistentVolume, made map[string]bool) seats {
+func (s *seating) count(n *corev1.Node, t *tie, volumes []*corev1.PersistentVolume, made map[string]bool) seats {
 	taken := map[string]*corev1.PersistentVolume{}
 	served := map[*corev1.PersistentVolumeClaim]bool{}
-	for pods, claims := range s.pods {
+	for pods, claims := range t.later {
 		for _, claim := range claims {
-			if served[claim] {
-				continue
+			if served[claim] || made[volumehelpers.GetPersistentVolumeClaimClass(claim)] {
+				continue // Where volumes are made, it does not matter whether one that is there is taken first.
 			}
 			served[claim] = true
-			makes := made[volumehelpers.GetPersistentVolumeClaimClass(claim)]
-			if chosen, ok := claim.Annotations[volumehelpers.AnnSelectedNode]; ok {
-				if chosen != n.Name || !makes {
-					return seats{pods, claim}
-				}
-				continue
-			}
-			if makes {
-				continue // Whether one that is there is taken first or not.
-			}
 			v, err := volumehelpers.FindMatchingVolume(claim, volumes, n, taken, true, true)
 			if err != nil || v == nil {
 				return seats{pods, claim}
@@ -158,12 +129,12 @@ func (s *seating) count(n *corev1.Node, volumes []*corev1.PersistentVolume, made
 			taken[v.Name] = v
 		}
 	}
-	return seats{pods: len(s.pods)}
+	return seats{pods: t.pods}
 }
 
 // makes reports whether volumes of the class can be made for the node.
-func (s *seating) makes(name string, n *corev1.Node) bool {
-	class := s.storage.classes[name]
+func (s *storage) makes(name string, n *corev1.Node) bool {
+	class := s.classes[name]
 	if class == nil || class.Provisioner == "" || class.Provisioner == volumehelpers.NotSupportedProvisioner {
 		return false
 	}

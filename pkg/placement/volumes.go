@@ -6,6 +6,7 @@ package placement
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -34,8 +35,10 @@ type volume struct {
 	text  string
 	// host is the only host name where it can be used, as of local volumes; empty if it says more, or less.
 	host string
-	// zones are the values that labels of a node must have, if it has any label of zones or regions.
-	zones map[string][]string
+	// zones are the values that labels of a node must have, if it has any label of zones or regions; zonesText is for them what text
+	// is.
+	zones     map[string][]string
+	zonesText string
 }
 
 // zoneLabels are those by which volumes say in which zones they are, with the name that a node may have in place of an old one.
@@ -71,10 +74,10 @@ func (c *Cluster) SetVolume(object *corev1.PersistentVolume) {
 		v.text = affinity.Required.String()
 		v.host = onlyHost(affinity.Required)
 	}
-	for label := range zoneLabels {
-		if value, ok := object.Labels[label]; ok {
-			v.zones[label] = strings.Split(value, zonesSeparator)
-			v.text += fmt.Sprintf(" %s=%s", label, value)
+	for _, label := range slices.Sorted(maps.Keys(zoneLabels)) {
+		if zones := zonesIn(object.Labels[label]); zones != nil {
+			v.zones[label] = zones
+			v.zonesText += fmt.Sprintf("%s=%q ", label, zones)
 		}
 	}
 	c.mutex.Lock()
@@ -103,6 +106,17 @@ func (c *Cluster) DeleteStorageClass(name string) {
 	delete(c.storage.classes, name)
 }
 
+// zonesIn are the zones in a label; none if one of them is empty, as kube-scheduler ignores the label then.
+func zonesIn(label string) []string {
+	zones := strings.Split(label, zonesSeparator)
+	for i := range zones {
+		if zones[i] = strings.TrimSpace(zones[i]); zones[i] == "" {
+			return nil
+		}
+	}
+	return zones
+}
+
 func onlyHost(s *corev1.NodeSelector) string {
 	if len(s.NodeSelectorTerms) != 1 || len(s.NodeSelectorTerms[0].MatchFields) > 0 || len(s.NodeSelectorTerms[0].MatchExpressions) != 1 {
 		return ""
@@ -116,8 +130,11 @@ func onlyHost(s *corev1.NodeSelector) string {
 
 // reaches reports whether the volume's node affinity selects the node.
 func (v *volume) reaches(n *corev1.Node) bool {
-	if v.where == nil {
+	switch {
+	case v.where == nil:
 		return true
+	case v.host != "":
+		return n.Labels[corev1.LabelHostname] == v.host
 	}
 	// As kube-scheduler does: by labels alone.
 	match, err := v.where.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: n.Labels}})
@@ -147,11 +164,10 @@ func (v *volume) zoned(n *corev1.Node) bool {
 // and VolumeRestrictions do: nodes are shunned, or get seats. It returns why the pods cannot be scheduled anywhere now, nil
 // when they can. Free space (CSIStorageCapacity) and how many volumes a node can attach (CSINode) are not looked at.
 func (c *Cluster) volumesOf(pods []*corev1.Pod, result *company) *Refusal {
-	var bound []boundVolume
-	var unbound [][]*corev1.PersistentVolumeClaim // by pod
+	var ties []*tie
 	once := map[types.NamespacedName]*corev1.Pod{}
 	for _, pod := range pods {
-		var later []*corev1.PersistentVolumeClaim
+		t := &tie{pods: 1}
 		for i := range pod.Spec.Volumes {
 			claim, refusal := c.volumeClaim(pod, &pod.Spec.Volumes[i])
 			switch {
@@ -166,38 +182,22 @@ func (c *Cluster) volumesOf(pods []*corev1.Pod, result *company) *Refusal {
 				}
 			}
 			if !isBound(claim) {
-				later = append(later, claim)
+				t.await(claim)
 				continue
 			}
 			v := c.storage.volumes[claim.Spec.VolumeName]
 			if v == nil {
 				return notReady("PersistentVolumeClaim %s is bound to PersistentVolume %s, which does not exist", nameOfClaim(claim), claim.Spec.VolumeName)
 			}
-			if v.text != "" && !slices.ContainsFunc(bound, func(b boundVolume) bool { return b.text == v.text }) {
-				bound = append(bound, boundVolume{v, claim})
+			b := boundVolume{volume: v, claim: claim, ephemeral: pod.Spec.Volumes[i].Ephemeral != nil, says: v.text}
+			if !b.ephemeral {
+				b.says += v.zonesText
 			}
+			t.use(b)
 		}
-		if len(later) > 0 {
-			slices.SortStableFunc(later, bySize)
-			unbound = append(unbound, later)
-		}
+		ties = join(ties, t)
 	}
-	if len(bound) > 0 {
-		for _, n := range c.sortedNodes {
-			if n.object == nil {
-				continue
-			}
-			for _, b := range bound {
-				if !b.reaches(n.object) || !b.zoned(n.object) {
-					result.shun(n, fmt.Sprintf("volume %s of PersistentVolumeClaim %s cannot be used there", b.object.Name, nameOfClaim(b.claim)))
-					break
-				}
-			}
-		}
-	}
-	if len(unbound) > 0 {
-		c.seat(unbound, result)
-	}
+	c.tie(ties, result)
 	return nil
 }
 
@@ -205,10 +205,15 @@ func notReady(format string, args ...any) *Refusal {
 	return &Refusal{Reason: ReasonVolumesNotReady, Message: fmt.Sprintf(format, args...)}
 }
 
+// boundVolume is a volume that a pod has.
 type boundVolume struct {
 	*volume
 
 	claim *corev1.PersistentVolumeClaim
+	// ephemeral volumes are made for the pod; kube-scheduler does not look at their labels of zones.
+	ephemeral bool
+	// says is equal for volumes that say the same of nodes, and empty for those that say nothing.
+	says string
 }
 
 func isBound(claim *corev1.PersistentVolumeClaim) bool {

@@ -152,3 +152,14 @@ func TestMembersGoWhereThereAreVolumesForThem(t *testing.T) {
 	}
 	e.startsOnTwoNodes(func(pod *corev1.Pod) { mounts(&pod.Spec, "data-"+pod.Name) })
 }
+
+// As after an earlier run, each member has its volume on a node of its own: no node suits both.
+func TestMembersGoEachWhereItsOwnVolumeIs(t *testing.T) {
+	e := newEnv(t, stock, "a100-2x4", "a100-2x4")
+	class := e.storageClass("volumes.example.com/nobody", storagev1.VolumeBindingImmediate)
+	for i, node := range e.nodes {
+		name := fmt.Sprintf("data-train-%d", i)
+		e.volume(node, class, node, e.volumeClaim(name, class))
+	}
+	e.startsOnTwoNodes(func(pod *corev1.Pod) { mounts(&pod.Spec, "data-"+pod.Name) })
+}

@@ -1,0 +1,227 @@
+// Copyright The Switchyard Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	volumehelpers "k8s.io/component-helpers/storage/volume"
+)
+
+// tie is what the persistent volumes of pods say of nodes, where those of all of them say the same.
+type tie struct {
+	pods  int
+	bound []boundVolume
+	// chosen are claims for which a node was chosen before, where the volume is to be made.
+	chosen []*corev1.PersistentVolumeClaim
+	// later are the claims, smallest first, of each pod that has any, which get their volumes when the pod is scheduled.
+	later [][]*corev1.PersistentVolumeClaim
+}
+
+// use adds a volume that the pod has.
+func (t *tie) use(v boundVolume) {
+	if v.says != "" && !slices.ContainsFunc(t.bound, func(b boundVolume) bool { return b.says == v.says }) {
+		t.bound = append(t.bound, v)
+	}
+}
+
+// await adds a claim that gets its volume when the pod is scheduled.
+func (t *tie) await(claim *corev1.PersistentVolumeClaim) {
+	if _, ok := claim.Annotations[volumehelpers.AnnSelectedNode]; ok {
+		t.chosen = append(t.chosen, claim)
+		return
+	}
+	if len(t.later) == 0 {
+		t.later = make([][]*corev1.PersistentVolumeClaim, 1)
+	}
+	t.later[0] = append(t.later[0], claim)
+	slices.SortStableFunc(t.later[0], bySize)
+}
+
+// with returns the tie of the pods of both. Volumes that say the same are there once.
+func (t *tie) with(other *tie) *tie {
+	both := &tie{
+		pods:   t.pods + other.pods,
+		bound:  slices.Clone(t.bound),
+		chosen: slices.Concat(t.chosen, other.chosen),
+		later:  slices.Concat(t.later, other.later),
+	}
+	for _, v := range other.bound {
+		both.use(v)
+	}
+	return both
+}
+
+// bars returns what keeps the pods off a node, of their volumes or of their claims for which a node was chosen.
+func (t *tie) bars(n *corev1.Node, s *storage) (*boundVolume, *corev1.PersistentVolumeClaim) {
+	for i := range t.bound {
+		if b := &t.bound[i]; !b.reaches(n) || !b.ephemeral && !b.zoned(n) {
+			return b, nil
+		}
+	}
+	for _, claim := range t.chosen {
+		if claim.Annotations[volumehelpers.AnnSelectedNode] != n.Name || !s.makes(volumehelpers.GetPersistentVolumeClaimClass(claim), n) {
+			return nil, claim
+		}
+	}
+	return nil, nil
+}
+
+// join adds the tie of a pod to those of others: to that which says the same, if there is one.
+func join(ties []*tie, t *tie) []*tie {
+	same := func(o *tie) bool {
+		return len(o.chosen)+len(t.chosen) == 0 && slices.EqualFunc(o.bound, t.bound, func(a, b boundVolume) bool { return a.says == b.says })
+	}
+	if at := slices.IndexFunc(ties, same); at >= 0 {
+		ties[at] = ties[at].with(t)
+		return ties
+	}
+	return append(ties, t)
+}
+
+// berths are the nodes that suit a tie, and for how many of the pods each has volumes.
+type berths struct {
+	*tie
+
+	seats map[*node]int
+	// reach is equal for ties whose volumes and chosen nodes leave the same nodes.
+	reach string
+}
+
+// berthsOf looks at all nodes.
+func (s *seating) berthsOf(t *tie, nodes []*node) *berths {
+	b := &berths{tie: t, seats: map[*node]int{}}
+	var reach strings.Builder
+	for i, n := range nodes {
+		if n.object == nil {
+			continue
+		}
+		if volume, claim := t.bars(n.object, s.storage); volume != nil || claim != nil {
+			continue
+		}
+		fmt.Fprint(&reach, i, " ")
+		if at := s.at(n.object, t); at.pods > 0 {
+			b.seats[n] = at.pods
+		}
+	}
+	b.reach = reach.String()
+	return b
+}
+
+// why says why a node does not suit the tie.
+func (s *seating) why(n *node, t *tie) string {
+	volume, claim := t.bars(n.object, s.storage)
+	switch {
+	case volume != nil:
+		return fmt.Sprintf("volume %s of PersistentVolumeClaim %s cannot be used there", volume.object.Name, nameOfClaim(volume.claim))
+	case claim == nil:
+		claim = s.at(n.object, t).next
+	}
+	return fmt.Sprintf("PersistentVolumeClaim %s (StorageClass %s) can get no volume there", nameOfClaim(claim), volumehelpers.GetPersistentVolumeClaimClass(claim))
+}
+
+// tie leaves to the pods the nodes that suit all of them, as any may be scheduled to any node of a plan. Where there is none, as
+// for pods with a local volume each, every pod has nodes of its own: a node is for those of the pods that it suits which have the
+// fewest nodes, and gets no more pods than these are.
+func (c *Cluster) tie(ties []*tie, result *company) {
+	if !slices.ContainsFunc(ties, func(t *tie) bool { return len(t.bound)+len(t.chosen)+len(t.later) > 0 }) {
+		return
+	}
+	all := ties[0]
+	for _, t := range ties[1:] {
+		all = all.with(t)
+	}
+	s := c.seatingOf(all)
+	common := s.berthsOf(all, c.sortedNodes)
+	if len(ties) > 1 && len(common.seats) == 0 {
+		s.part(ties, c.sortedNodes, result)
+		return
+	}
+	for _, n := range c.sortedNodes {
+		switch seats := common.seats[n]; {
+		case n.object == nil:
+		case seats == 0:
+			result.shun(n, s.why(n, all))
+		case seats < all.pods:
+			result.seat(n, seats)
+		}
+	}
+}
+
+// part gives each tie nodes of its own.
+func (s *seating) part(ties []*tie, nodes []*node, result *company) {
+	var parts []*berths
+	of := map[string]int{}
+	for _, t := range ties {
+		b := s.berthsOf(t, nodes)
+		if at, known := of[b.reach]; known {
+			parts[at] = s.berthsOf(parts[at].with(t), nodes)
+			continue
+		}
+		of[b.reach] = len(parts)
+		parts = append(parts, b)
+	}
+	// Without a node for some there is no place for all.
+	if at := slices.IndexFunc(parts, func(b *berths) bool { return len(b.seats) == 0 }); at >= 0 {
+		for _, n := range nodes {
+			if n.object != nil {
+				result.shun(n, s.why(n, parts[at].tie))
+			}
+		}
+		return
+	}
+	places := bound{by: map[string]int{}, places: map[*node]string{}}
+	for _, n := range nodes {
+		owner := -1
+		for i, b := range parts {
+			if b.seats[n] > 0 && (owner < 0 || len(b.seats) < len(parts[owner].seats)) {
+				owner = i
+			}
+		}
+		switch {
+		case owner >= 0:
+			name := strconv.Itoa(owner)
+			places.places[n], places.by[name] = name, parts[owner].pods
+			result.seat(n, parts[owner].seats[n])
+		case n.object != nil:
+			result.shun(n, s.why(n, parts[0].tie))
+		}
+	}
+	for i, b := range parts {
+		if places.by[strconv.Itoa(i)] == 0 {
+			b.lodge(nodes, places, result)
+		}
+	}
+	if len(places.places) > len(places.by) { // else the seats say the same
+		result.bounds = append(result.bounds, places)
+	}
+}
+
+// lodge adds pods all of whose nodes are other pods' to that place which has fewest.
+func (b *berths) lodge(nodes []*node, places bound, result *company) {
+	host := ""
+	for _, n := range nodes {
+		if name := places.places[n]; b.seats[n] > 0 && (host == "" || places.by[name] < places.by[host]) {
+			host = name
+		}
+	}
+	places.by[host] += b.pods
+	for n, seats := range b.seats {
+		if places.places[n] == host {
+			result.seats[n] += seats
+		}
+	}
+}
+
+// seat notes how many pods a node has seats for.
+func (c *company) seat(n *node, pods int) {
+	if c.seats == nil {
+		c.seats = map[*node]int{}
+	}
+	c.seats[n] = pods
+}
