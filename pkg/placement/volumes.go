@@ -165,7 +165,7 @@ func (v *volume) zoned(n *corev1.Node) bool {
 // when they can. Free space (CSIStorageCapacity) and how many volumes a node can attach (CSINode) are not looked at.
 func (c *Cluster) volumesOf(pods []*corev1.Pod, result *company) *Refusal {
 	var ties []*tie
-	once := map[types.NamespacedName]*corev1.Pod{}
+	var used users
 	for _, pod := range pods {
 		t := &tie{pods: 1}
 		for i := range pod.Spec.Volumes {
@@ -177,7 +177,10 @@ func (c *Cluster) volumesOf(pods []*corev1.Pod, result *company) *Refusal {
 				continue
 			}
 			if slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteOncePod) {
-				if refusal := c.usedBefore(claim, pod, once); refusal != nil {
+				if used == nil {
+					used = c.usersIn(pod.Namespace)
+				}
+				if refusal := used.add(claim, pod); refusal != nil {
 					return refusal
 				}
 			}
@@ -268,28 +271,35 @@ func (c *Cluster) bindsLater(claim *corev1.PersistentVolumeClaim) bool {
 	return class != nil && ptr.Deref(class.VolumeBindingMode, "") == storagev1.VolumeBindingWaitForFirstConsumer
 }
 
-// usedBefore says that another pod uses a claim that only one may use at a time (ReadWriteOncePod): one of those before, or
-// one that has a node.
-func (c *Cluster) usedBefore(claim *corev1.PersistentVolumeClaim, pod *corev1.Pod, once map[types.NamespacedName]*corev1.Pod) *Refusal {
-	key := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
-	if first := once[key]; first != nil && first != pod {
-		return notReady("PersistentVolumeClaim %s has access mode ReadWriteOncePod, so that pods %s and %s cannot both use it: give each its own, or another mode",
-			key, first.Name, pod.Name)
-	}
-	once[key] = pod
-	user := ""
-	for other, p := range c.pods {
-		if p.node == "" || other.Namespace != claim.Namespace || other.Name == pod.Name || user != "" && user < other.Name {
+// users are the pods that use the claims of a namespace, by the claim's name: of several the first by name.
+type users map[string]*corev1.Pod
+
+// usersIn finds those that have a node.
+func (c *Cluster) usersIn(namespace string) users {
+	u := users{}
+	for key, p := range c.pods {
+		if p.node == "" || key.Namespace != namespace {
 			continue
 		}
 		for i := range p.object.Spec.Volumes {
-			if v := p.object.Spec.Volumes[i].PersistentVolumeClaim; v != nil && v.ClaimName == claim.Name {
-				user = other.Name
+			if v := p.object.Spec.Volumes[i].PersistentVolumeClaim; v != nil && (u[v.ClaimName] == nil || key.Name < u[v.ClaimName].Name) {
+				u[v.ClaimName] = p.object
 			}
 		}
 	}
-	if user != "" {
-		return notReady("PersistentVolumeClaim %s has access mode ReadWriteOncePod and is in use by pod %s", key, user)
+	return u
+}
+
+// add adds a pod that is to be scheduled, with a claim that only one may use at a time (ReadWriteOncePod), or says who uses it.
+func (u users) add(claim *corev1.PersistentVolumeClaim, pod *corev1.Pod) *Refusal {
+	switch other := u[claim.Name]; {
+	case other == nil || other.Name == pod.Name:
+		u[claim.Name] = pod
+		return nil
+	case other.Spec.NodeName == "":
+		return notReady("PersistentVolumeClaim %s has access mode ReadWriteOncePod, so that pods %s and %s cannot both use it: give each its own, or another mode",
+			nameOfClaim(claim), other.Name, pod.Name)
+	default:
+		return notReady("PersistentVolumeClaim %s has access mode ReadWriteOncePod and is in use by pod %s", nameOfClaim(claim), other.Name)
 	}
-	return nil
 }
