@@ -236,32 +236,30 @@ func (o *observer) problems(ctx context.Context, observation *gang.Observation, 
 		return nil, err
 	}
 	noClass := err != nil
-	found := map[placement.DeviceID]gang.DeviceProblem{}
+	nodes := map[string]*corev1.Node{}
 	for _, p := range plan.Placements {
-		unusable, err := o.unusable(ctx, p.Node, observation.Pods)
-		if err != nil {
+		node := &corev1.Node{}
+		err := o.cached.Get(ctx, types.NamespacedName{Name: p.Node}, node)
+		switch {
+		case err == nil:
+			nodes[p.Node] = node
+		case apierrors.IsNotFound(err):
+			nodes[p.Node] = nil
+		default:
 			return nil, err
 		}
+	}
+	unusable := placement.UnusableNodes(plan, nodes, observation.Pods)
+	found := map[placement.DeviceID]gang.DeviceProblem{}
+	for _, p := range plan.Placements {
 		for _, d := range p.Devices {
 			id := placement.DeviceID{Driver: v1alpha1.DriverName, Pool: p.Pool, Device: d.Name}
-			if problem := gang.Problem(observation.Claim, p, d, states[id], noClass, unusable); problem != "" {
+			if problem := gang.Problem(observation.Claim, p, d, states[id], noClass, unusable[p.Node]); problem != "" {
 				found[id] = problem
 			}
 		}
 	}
 	return found, nil
-}
-
-// unusable says that the node takes none of the members that wait for one any more. Pods that have their
-// node, are ending or have ended do not ask.
-func (o *observer) unusable(ctx context.Context, name string, pods []*corev1.Pod) (bool, error) {
-	node := &corev1.Node{}
-	if err := o.cached.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
-		return apierrors.IsNotFound(err), ignore(apierrors.IsNotFound, err)
-	}
-	return !nodeReady(node) || slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
-		return pod.DeletionTimestamp == nil && !placement.Ended(pod) && pod.Spec.NodeName == "" && !placement.NodeSuits(node, pod)
-	}), nil
 }
 
 func compareNames[T client.Object](a, b T) int {

@@ -233,47 +233,6 @@ func TestAnInvalidFieldIsNamed(t *testing.T) {
 	}
 }
 
-func TestANodeIsUnusableWhenThePlannerWouldNotUseIt(t *testing.T) {
-	cordoned := readyNode()
-	cordoned.Spec.Unschedulable = true
-	cordoned.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}
-	tolerant := member("tolerant")
-	tolerant.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-	but := func(change func(*corev1.Pod)) *corev1.Pod {
-		pod := member("gang-0")
-		change(pod)
-		return pod
-	}
-	for name, test := range map[string]struct {
-		node *corev1.Node
-		pods []*corev1.Pod
-		want bool
-	}{
-		"a node that is Ready is usable":                                {readyNode(), []*corev1.Pod{member("gang-0")}, false},
-		"one that is gone is not":                                       {nil, nil, true},
-		"one that is not Ready is not, whoever asks":                    {&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, nil, true},
-		"a cordoned one is not":                                         {cordoned, []*corev1.Pod{member("gang-0")}, true},
-		"a cordoned one is, to pods that tolerate that":                 {cordoned, []*corev1.Pod{tolerant}, false},
-		"it takes one that does not to make it unusable":                {cordoned, []*corev1.Pod{tolerant, member("gang-0")}, true},
-		"pods that have ended are not asked":                            {cordoned, []*corev1.Pod{tolerant, but(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })}, false},
-		"pods that are ending are not asked":                            {cordoned, []*corev1.Pod{tolerant, but(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: start} })}, false},
-		"pods that have their node are not asked":                       {cordoned, []*corev1.Pod{but(func(p *corev1.Pod) { p.Spec.NodeName = "node" })}, false},
-		"one that a pod's selector excludes is not, as for the planner": {readyNode(), []*corev1.Pod{but(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "a"} })}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var objects []client.Object
-			if test.node != nil {
-				objects = append(objects, test.node.DeepCopy())
-			}
-			o := &observer{cached: fakeAPI(t, interceptor.Funcs{}, objects...)}
-			got, err := o.unusable(t.Context(), "node", test.pods)
-			if err != nil || got != test.want {
-				t.Errorf("unusable = %t, %v, want %t", got, err, test.want)
-			}
-		})
-	}
-}
-
 func TestPriorityIsBoundedByThePods(t *testing.T) {
 	pod := func(priority int32) *corev1.Pod {
 		p := member("gang-0")

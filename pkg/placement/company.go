@@ -21,7 +21,7 @@ type company struct {
 	// shunned are the nodes on which some pod of the gang may not run, because of who runs there or does not or where its
 	// volumes are, and why.
 	shunned map[*node]string
-	// seats are how many of the pods nodes have volumes for.
+	// seats are how many of the pods can be on a node, by their volumes and kinds.
 	seats map[*node]int
 	// together are the node labels by which all of the pods have to be in one place.
 	together []string

@@ -127,7 +127,9 @@ func (c *Cluster) needsOfReplacement(pod *corev1.Pod) needs {
 			}
 		}
 		// What is missing kept the old one off too.
-		_ = c.volumesOf([]*corev1.Pod{made}, &n.company)
+		if ties, refusal := c.tiesOf([]*corev1.Pod{made}, nil); refusal == nil {
+			c.tie(ties, &n)
+		}
 	}
 	return n
 }

@@ -260,18 +260,6 @@ func sameKind(a, b *corev1.PodSpec) bool {
 		reflect.DeepEqual(a.Tolerations, b.Tolerations)
 }
 
-// NodeSuits reports whether the planner would place the pod on the node, apart from what is free there:
-// the node is Ready, not cordoned unless the pod tolerates that, has no taint of effect NoSchedule or
-// NoExecute that the pod does not tolerate, and matches the pod's node selector and required affinity. A
-// nil node suits no pod.
-func NodeSuits(node *corev1.Node, pod *corev1.Pod) bool {
-	if node == nil || !ready(node) {
-		return false
-	}
-	kind := kindOf(pod)
-	return suitsKind(node, &kind) == ""
-}
-
 // suits says why some pod of the gang may not run on the node, now or later; empty when all may. What
 // the node's pods take is not looked at, only who they are.
 func (n *node) suits(needs needs) string {
@@ -369,7 +357,7 @@ func (n *node) shortage(needs needs, promised amounts, pods int) string {
 		return needs.apart
 	}
 	if seats, ok := needs.seats[n]; ok && pods > seats {
-		return fmt.Sprintf("only %d of the pods can have their PersistentVolumes there", seats)
+		return fmt.Sprintf("only %d of the pods can be there, by their node selectors, tolerations and PersistentVolumes", seats)
 	}
 	for _, need := range needs.requests {
 		name, stock := need.name.Value(), n.stocks.of(need.name)

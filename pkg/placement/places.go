@@ -82,7 +82,7 @@ func (c *company) why() string {
 	case len(c.together) > 0:
 		return fmt.Sprintf("the pods' affinity to each other wants all of them at nodes with one value of label %s", strings.Join(c.together, " and of label "))
 	case places != nil && places.places != nil:
-		return "the pods' persistent volumes are in several places, and each place has to have room for those whose volumes are there"
+		return "the pods' node selectors, tolerations or PersistentVolumes want several places, and each has to have room for its own"
 	case places != nil:
 		return fmt.Sprintf("the pods' anti-affinity or topology spread lets too few of them share a value of label %s", places.key)
 	default:

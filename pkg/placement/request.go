@@ -59,9 +59,11 @@ func (c *Cluster) newRequest(g Gang, v *view) (*request, *Refusal) {
 	}
 	r.needs.company = c.companyOf(g.Pods)
 	c.spreadOf(g.Pods, &r.needs.company)
-	if refusal := c.volumesOf(g.Pods, &r.needs.company); refusal != nil {
+	ties, refusal := c.tiesOf(g.Pods, r.needs.kinds)
+	if refusal != nil {
 		return nil, refusal
 	}
+	c.tie(ties, &r.needs)
 	if len(g.Pods) == 0 {
 		r.members = int(spec.Members)
 	}

@@ -13,9 +13,11 @@ import (
 	volumehelpers "k8s.io/component-helpers/storage/volume"
 )
 
-// tie is what the persistent volumes of pods say of nodes, where those of all of them say the same.
+// tie is what pods that all say the same of nodes say: by their persistent volumes and, where a gang has several kinds of pods, by
+// their node selectors, affinity and tolerations.
 type tie struct {
 	pods  int
+	kinds []*podKind
 	bound []boundVolume
 	// chosen are claims for which a node was chosen before, where the volume is to be made.
 	chosen []*corev1.PersistentVolumeClaim
@@ -54,28 +56,56 @@ func (t *tie) with(other *tie) *tie {
 	for _, v := range other.bound {
 		both.use(v)
 	}
+	for _, k := range slices.Concat(t.kinds, other.kinds) {
+		if !slices.Contains(both.kinds, k) {
+			both.kinds = append(both.kinds, k)
+		}
+	}
 	return both
 }
 
-// bars returns what keeps the pods off a node, of their volumes or of their claims for which a node was chosen.
-func (t *tie) bars(n *corev1.Node, s *storage) (*boundVolume, *corev1.PersistentVolumeClaim) {
+// obstacle is what keeps pods off a node; the zero value is nothing.
+type obstacle struct {
+	kind   string // why
+	volume *boundVolume
+	claim  *corev1.PersistentVolumeClaim // can get no volume there
+}
+
+func (o obstacle) String() string {
+	switch {
+	case o.volume != nil:
+		return fmt.Sprintf("volume %s of PersistentVolumeClaim %s cannot be used there", o.volume.object.Name, nameOfClaim(o.volume.claim))
+	case o.claim != nil:
+		return fmt.Sprintf("PersistentVolumeClaim %s (StorageClass %s) can get no volume there", nameOfClaim(o.claim), volumehelpers.GetPersistentVolumeClaimClass(o.claim))
+	default:
+		return o.kind
+	}
+}
+
+// bars returns what keeps the pods off a node, apart from claims for which no node was chosen.
+func (t *tie) bars(n *corev1.Node, s *storage) obstacle {
+	for _, k := range t.kinds {
+		if why := suitsKind(n, k); why != "" {
+			return obstacle{kind: why}
+		}
+	}
 	for i := range t.bound {
 		if b := &t.bound[i]; !b.reaches(n) || !b.ephemeral && !b.zoned(n) {
-			return b, nil
+			return obstacle{volume: b}
 		}
 	}
 	for _, claim := range t.chosen {
 		if claim.Annotations[volumehelpers.AnnSelectedNode] != n.Name || !s.makes(volumehelpers.GetPersistentVolumeClaimClass(claim), n) {
-			return nil, claim
+			return obstacle{claim: claim}
 		}
 	}
-	return nil, nil
+	return obstacle{}
 }
 
 // join adds the tie of a pod to those of others: to that which says the same, if there is one.
 func join(ties []*tie, t *tie) []*tie {
 	same := func(o *tie) bool {
-		return len(o.chosen)+len(t.chosen) == 0 && slices.EqualFunc(o.bound, t.bound, func(a, b boundVolume) bool { return a.says == b.says })
+		return len(o.chosen)+len(t.chosen) == 0 && slices.Equal(o.kinds, t.kinds) && slices.EqualFunc(o.bound, t.bound, func(a, b boundVolume) bool { return a.says == b.says })
 	}
 	if at := slices.IndexFunc(ties, same); at >= 0 {
 		ties[at] = ties[at].with(t)
@@ -89,7 +119,7 @@ type berths struct {
 	*tie
 
 	seats map[*node]int
-	// reach is equal for ties whose volumes and chosen nodes leave the same nodes.
+	// reach is equal for ties that leave the same nodes.
 	reach string
 }
 
@@ -101,7 +131,7 @@ func (s *seating) berthsOf(t *tie, nodes []*node) *berths {
 		if n.object == nil {
 			continue
 		}
-		if volume, claim := t.bars(n.object, s.storage); volume != nil || claim != nil {
+		if t.bars(n.object, s.storage) != (obstacle{}) {
 			continue
 		}
 		fmt.Fprint(&reach, i, " ")
@@ -115,21 +145,19 @@ func (s *seating) berthsOf(t *tie, nodes []*node) *berths {
 
 // why says why a node does not suit the tie.
 func (s *seating) why(n *node, t *tie) string {
-	volume, claim := t.bars(n.object, s.storage)
-	switch {
-	case volume != nil:
-		return fmt.Sprintf("volume %s of PersistentVolumeClaim %s cannot be used there", volume.object.Name, nameOfClaim(volume.claim))
-	case claim == nil:
-		claim = s.at(n.object, t).next
+	o := t.bars(n.object, s.storage)
+	if o == (obstacle{}) {
+		o.claim = s.at(n.object, t).next
 	}
-	return fmt.Sprintf("PersistentVolumeClaim %s (StorageClass %s) can get no volume there", nameOfClaim(claim), volumehelpers.GetPersistentVolumeClaimClass(claim))
+	return o.String()
 }
 
 // tie leaves to the pods the nodes that suit all of them, as any may be scheduled to any node of a plan. Where there is none, as
 // for pods with a local volume each, every pod has nodes of its own: a node is for those of the pods that it suits which have the
 // fewest nodes, and gets no more pods than these are.
-func (c *Cluster) tie(ties []*tie, result *company) {
-	if !slices.ContainsFunc(ties, func(t *tie) bool { return len(t.bound)+len(t.chosen)+len(t.later) > 0 }) {
+func (c *Cluster) tie(ties []*tie, n *needs) {
+	volumes := slices.ContainsFunc(ties, func(t *tie) bool { return len(t.bound)+len(t.chosen)+len(t.later) > 0 })
+	if len(ties) < 2 && !volumes {
 		return
 	}
 	all := ties[0]
@@ -139,16 +167,20 @@ func (c *Cluster) tie(ties []*tie, result *company) {
 	s := c.seatingOf(all)
 	common := s.berthsOf(all, c.sortedNodes)
 	if len(ties) > 1 && len(common.seats) == 0 {
-		s.part(ties, c.sortedNodes, result)
+		s.part(ties, c.sortedNodes, &n.company)
+		n.kinds, n.anywhere = nil, true // said of each node
 		return
 	}
-	for _, n := range c.sortedNodes {
-		switch seats := common.seats[n]; {
-		case n.object == nil:
+	if !volumes {
+		return
+	}
+	for _, at := range c.sortedNodes {
+		switch seats := common.seats[at]; {
+		case at.object == nil:
 		case seats == 0:
-			result.shun(n, s.why(n, all))
+			n.shun(at, s.why(at, all))
 		case seats < all.pods:
-			result.seat(n, seats)
+			n.seat(at, seats)
 		}
 	}
 }

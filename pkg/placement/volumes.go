@@ -160,19 +160,24 @@ func (v *volume) zoned(n *corev1.Node) bool {
 	return true
 }
 
-// volumesOf finds out where the pods can use their persistent volumes, as kube-scheduler's plugins VolumeBinding, VolumeZone
-// and VolumeRestrictions do: nodes are shunned, or get seats. It returns why the pods cannot be scheduled anywhere now, nil
-// when they can. Free space (CSIStorageCapacity) and how many volumes a node can attach (CSINode) are not looked at.
-func (c *Cluster) volumesOf(pods []*corev1.Pod, result *company) *Refusal {
+// tiesOf finds out what ties the pods to nodes: their persistent volumes, as for kube-scheduler's plugins VolumeBinding,
+// VolumeZone and VolumeRestrictions, and where they are of several kinds these. It returns why the pods cannot be scheduled
+// anywhere now, nil when they can. Free space (CSIStorageCapacity) and how many volumes a node can attach (CSINode) are not
+// looked at.
+func (c *Cluster) tiesOf(pods []*corev1.Pod, kinds []podKind) ([]*tie, *Refusal) {
 	var ties []*tie
 	var used users
 	for _, pod := range pods {
 		t := &tie{pods: 1}
+		if len(kinds) > 1 {
+			at := slices.IndexFunc(kinds, func(k podKind) bool { return sameKind(k.spec, &pod.Spec) })
+			t.kinds = append(t.kinds, &kinds[at])
+		}
 		for i := range pod.Spec.Volumes {
 			claim, refusal := c.volumeClaim(pod, &pod.Spec.Volumes[i])
 			switch {
 			case refusal != nil:
-				return refusal
+				return nil, refusal
 			case claim == nil:
 				continue
 			}
@@ -181,7 +186,7 @@ func (c *Cluster) volumesOf(pods []*corev1.Pod, result *company) *Refusal {
 					used = c.usersIn(pod.Namespace)
 				}
 				if refusal := used.add(claim, pod); refusal != nil {
-					return refusal
+					return nil, refusal
 				}
 			}
 			if !isBound(claim) {
@@ -190,7 +195,7 @@ func (c *Cluster) volumesOf(pods []*corev1.Pod, result *company) *Refusal {
 			}
 			v := c.storage.volumes[claim.Spec.VolumeName]
 			if v == nil {
-				return notReady("PersistentVolumeClaim %s is bound to PersistentVolume %s, which does not exist", nameOfClaim(claim), claim.Spec.VolumeName)
+				return nil, notReady("PersistentVolumeClaim %s is bound to PersistentVolume %s, which does not exist", nameOfClaim(claim), claim.Spec.VolumeName)
 			}
 			b := boundVolume{volume: v, claim: claim, ephemeral: pod.Spec.Volumes[i].Ephemeral != nil, says: v.text}
 			if !b.ephemeral {
@@ -200,8 +205,7 @@ func (c *Cluster) volumesOf(pods []*corev1.Pod, result *company) *Refusal {
 		}
 		ties = join(ties, t)
 	}
-	c.tie(ties, result)
-	return nil
+	return ties, nil
 }
 
 func notReady(format string, args ...any) *Refusal {

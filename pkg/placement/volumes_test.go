@@ -6,7 +6,6 @@ package placement_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -199,7 +198,7 @@ func TestVolumesBindPodsToPlaces(t *testing.T) {
 				volumeClaim("data-0", "", "v"), volumeClaim("data-1", "", "v"), volumeClaim("data-2", "", "v"), persistent("v", "", corev1.VolumeBound, host, "node-a"),
 				volumeClaim("data-3", "", "w"), persistent("w", "", corev1.VolumeBound, host, "node-b"),
 			},
-			"node-b: only 1 of the pods can have their PersistentVolumes there", "",
+			"node-b: only 1 of the pods can be there", "",
 		},
 		"two places, and one domain for all": {
 			gangOf("g", 2, 4, mounts("data-%d"), func(g *placement.Gang) { g.Claim.Spec.Topology.Gang = v1alpha1.GangNode }),
@@ -207,7 +206,7 @@ func TestVolumesBindPodsToPlaces(t *testing.T) {
 				volumeClaim("data-0", "", "v"), persistent("v", "", corev1.VolumeBound, host, "node-a"),
 				volumeClaim("data-1", "", "w"), persistent("w", "", corev1.VolumeBound, host, "node-b"),
 			},
-			"only 1 of the pods can have their PersistentVolumes there", "",
+			"only 1 of the pods can be there", "",
 		},
 		"one of the nodes is gone": {
 			gangOf("g", 2, 4, mounts("data-%d")),
@@ -286,7 +285,7 @@ func TestVolumesBindPodsToPlaces(t *testing.T) {
 		"too few local volumes": {
 			gangOf("g", 2, 4, mounts("data-%d")),
 			[]any{volumeClaim("data-0", "local", ""), volumeClaim("data-1", "local", ""), local, persistent("v", "local", free, host, "node-a")},
-			"only 1 of the pods can have their PersistentVolumes there", "",
+			"only 1 of the pods can be there", "",
 		},
 		"volumes of others, of another class, too small": {
 			gangOf("g", 1, 4, mounts("data")),
@@ -401,100 +400,4 @@ func TestGangsWithOtherVolumesAreDecidedOnThemselves(t *testing.T) {
 	if want := []string{"NodesFull", "node-b node-b.0 ×1: 0 1 2 3", "node-a node-a.0 ×1: 0 1 2 3"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-}
-
-// Members whose volumes are in several places are placed where each has its own. Where each place is for some of them alone,
-// kube-scheduler can bind them in any order; where not, in one at least.
-func TestMembersAreBoundWhereTheirVolumesAre(t *testing.T) {
-	planned, refused, apart := 0, 0, 0
-	for seed := range uint64(600) {
-		r := rand.New(rand.NewPCG(seed, 3))
-		var names []string
-		var objects []any
-		for i := range 5 {
-			name := fmt.Sprintf("node-%d", i)
-			names = append(names, name)
-			objects = append(objects, inZone(readyNode(name), fmt.Sprintf("zone-%d", i/2)), hgx(name))
-		}
-		c := clusterOf(t, objects...)
-		free := map[string]int{}
-		for _, name := range names {
-			free[name] = 2 // domains, so members
-			for domain := range 2 {
-				if r.IntN(4) == 0 {
-					c.SetClaim(single(fmt.Sprintf("other-%s-%d", name, domain), name, domain*4, domain*4+1, domain*4+2, domain*4+3))
-					free[name]--
-				}
-			}
-		}
-		g := gangOf("g", int32(2+r.IntN(4)), 4, mounts("data-%d"))
-		reach := make([][]string, len(g.Pods))
-		for i := range g.Pods {
-			at := r.IntN(len(names))
-			v := persistent(fmt.Sprintf("v-%d", i), "", corev1.VolumeBound, "")
-			switch kind := r.IntN(8); {
-			case kind == 0 && seed%4 == 0:
-				reach[i] = names
-			case kind < 4:
-				reach[i] = names[at/2*2 : min(at/2*2+2, len(names))]
-				v = persistent(v.Name, "", corev1.VolumeBound, zone, fmt.Sprintf("zone-%d", at/2))
-			default:
-				reach[i] = names[at : at+1]
-				v = persistent(v.Name, "", corev1.VolumeBound, corev1.LabelHostname, names[at])
-			}
-			set(t, c, v)
-			set(t, c, volumeClaim(fmt.Sprintf("data-%d", i), "", v.Name))
-		}
-		plan := c.Plan(context.Background(), []placement.Gang{g})[0].Plan
-		overlap := slices.ContainsFunc(reach, func(a []string) bool {
-			return slices.ContainsFunc(reach, func(b []string) bool {
-				return !slices.Equal(a, b) && slices.ContainsFunc(a, func(n string) bool { return slices.Contains(b, n) })
-			})
-		})
-		if plan == nil {
-			refused++
-			if !overlap && bindable(reach, free, false) {
-				t.Fatalf("seed %d: members %v have no plan with %v free", seed, reach, free)
-			}
-			continue
-		}
-		planned++
-		take := map[string]int{}
-		for _, p := range plan.Placements {
-			take[p.Node] += int(p.Members)
-		}
-		if !bindable(reach, take, false) {
-			t.Fatalf("seed %d: members %v cannot be bound as planned: %+v", seed, reach, plan.Placements)
-		}
-		if !overlap {
-			apart++
-			if !bindable(reach, take, true) {
-				t.Fatalf("seed %d: members %v cannot be bound in any order as planned: %+v", seed, reach, plan.Placements)
-			}
-		}
-	}
-	if planned < 100 || refused < 100 || apart < 50 {
-		t.Errorf("%d plans, of which %d with places apart, and %d refusals: too few of one to tell", planned, apart, refused)
-	}
-}
-
-// bindable reports whether pods find a node each: in one way, or whichever nodes those before them take.
-func bindable(reach [][]string, left map[string]int, always bool) bool {
-	if len(reach) == 0 {
-		return true
-	}
-	found := false
-	for _, node := range reach[0] {
-		if left[node] == 0 {
-			continue
-		}
-		left[node]--
-		ok := bindable(reach[1:], left, always)
-		left[node]++
-		if ok != always {
-			return ok
-		}
-		found = true
-	}
-	return found && always
 }

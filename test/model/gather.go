@@ -99,16 +99,16 @@ func (c *controller) gatherDevices(o *gang.Observation, plan *v1alpha1.GangPlan)
 func (c *controller) problems(o *gang.Observation, plan *v1alpha1.GangPlan) map[placement.DeviceID]gang.DeviceProblem {
 	states := c.cluster.DeviceStates(o.Claim, placement.PlannedDevices(plan))
 	noClass := get[*resourceapi.DeviceClass](&c.cache.objects, key{Name: o.Claim.Spec.DeviceClassName}) == nil
+	nodes := map[string]*corev1.Node{}
+	for _, p := range plan.Placements {
+		nodes[p.Node] = get[*corev1.Node](&c.cache.objects, key{Name: p.Node})
+	}
+	unusable := placement.UnusableNodes(plan, nodes, o.Pods)
 	found := map[placement.DeviceID]gang.DeviceProblem{}
 	for _, p := range plan.Placements {
-		node := get[*corev1.Node](&c.cache.objects, key{Name: p.Node})
-		unusable := node == nil || !nodeReady(node) || slices.ContainsFunc(o.Pods, func(pod *corev1.Pod) bool {
-			return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed &&
-				pod.Spec.NodeName == "" && !placement.NodeSuits(node, pod)
-		})
 		for _, d := range p.Devices {
 			id := placement.DeviceID{Driver: v1alpha1.DriverName, Pool: p.Pool, Device: d.Name}
-			problem := gang.Problem(o.Claim, p, d, states[id], noClass, unusable)
+			problem := gang.Problem(o.Claim, p, d, states[id], noClass, unusable[p.Node])
 			if problem != "" && (problem != gang.DevicePartitioned || c.w.fault != noSiblings) {
 				found[id] = problem
 			}

@@ -87,6 +87,14 @@ func (e *env) startsOnTwoNodes(change func(*corev1.Pod)) {
 	}
 }
 
+// As the pods of a Job for each zone: no node suits both.
+func TestMembersThatWantDifferentNodesGetThem(t *testing.T) {
+	e := newEnv(t, stock, "a100-2x4", "a100-2x4", "a100-2x4")
+	e.startsOnTwoNodes(func(pod *corev1.Pod) {
+		pod.Spec.NodeSelector[corev1.LabelHostname] = map[string]string{"train-0": e.nodes[2], "train-1": e.nodes[1]}[pod.Name]
+	})
+}
+
 // Without foresight both members would be planned onto the two domains of one node, and the scheduler would keep the
 // second one off for ever.
 func TestMembersWithAntiAffinityGetANodeEach(t *testing.T) {
