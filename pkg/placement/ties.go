@@ -108,7 +108,8 @@ func join(ties []*tie, t *tie) []*tie {
 		return len(o.chosen)+len(t.chosen) == 0 && slices.Equal(o.kinds, t.kinds) && slices.EqualFunc(o.bound, t.bound, func(a, b boundVolume) bool { return a.says == b.says })
 	}
 	if at := slices.IndexFunc(ties, same); at >= 0 {
-		ties[at] = ties[at].with(t)
+		ties[at].pods += t.pods
+		ties[at].later = append(ties[at].later, t.later...)
 		return ties
 	}
 	return append(ties, t)
