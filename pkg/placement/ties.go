@@ -167,7 +167,9 @@ func (c *Cluster) tie(ties []*tie, n *needs) {
 	}
 	s := c.seatingOf(all)
 	common := s.berthsOf(all, c.sortedNodes)
-	if len(ties) > 1 && len(common.seats) == 0 {
+	// Nodes without devices are of no use to them.
+	suited := slices.ContainsFunc(c.sortedNodes, func(at *node) bool { return common.seats[at] > 0 && len(at.pools) > 0 })
+	if len(ties) > 1 && !suited {
 		s.part(ties, c.sortedNodes, &n.company)
 		n.kinds, n.anywhere = nil, true // said of each node
 		return

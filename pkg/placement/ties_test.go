@@ -27,6 +27,15 @@ func tolerates(member int, key string) func(*placement.Gang) {
 	}
 }
 
+// notOn is affinity to all other nodes.
+func notOn(node string) *corev1.Affinity {
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpNotIn, Values: []string{node}},
+		}}},
+	}}}
+}
+
 // Members of several Jobs may want different nodes. As any member may be scheduled to any node of a plan, those that suit all
 // are taken if there are any.
 func TestMembersThatWantDifferentNodes(t *testing.T) {
@@ -39,7 +48,7 @@ func TestMembersThatWantDifferentNodes(t *testing.T) {
 	tainted.Spec.Taints = []corev1.Taint{{Key: "team", Effect: corev1.TaintEffectNoSchedule}}
 	for name, test := range map[string]struct {
 		gang placement.Gang
-		node *corev1.Node
+		node *corev1.Node // added, or in place of another
 		want string
 	}{
 		"a zone each":                         {gangOf("g", 2, 4, selects(0, zone, "x"), selects(1, zone, "y")), nil, onA + "; " + onB},
@@ -47,7 +56,10 @@ func TestMembersThatWantDifferentNodes(t *testing.T) {
 		"one has no wish":                     {gangOf("g", 2, 4, selects(0, zone, "y")), nil, twoOnB},
 		"one tolerates what the other cannot": {gangOf("g", 2, 4, tolerates(0, "team")), tainted, twoOnB},
 		"one wants what the other cannot":     {gangOf("g", 2, 4, tolerates(0, "team"), selects(0, zone, "x")), tainted, onA + "; " + onB},
-		"one wants what there is not":         {gangOf("g", 2, 4, selects(0, zone, "x"), selects(1, zone, "w")), nil, "NodesFull"},
+		"only a node without GPUs suits both": {
+			gangOf("g", 2, 4, selects(0, zone, "x"), func(g *placement.Gang) { g.Pods[1].Spec.Affinity = notOn("node-a") }), inZone(readyNode("node-c"), "x"), onA + "; " + onB,
+		},
+		"one wants what there is not": {gangOf("g", 2, 4, selects(0, zone, "x"), selects(1, zone, "w")), nil, "NodesFull"},
 		"three where there is room for two": {
 			gangOf("g", 4, 4, selects(0, zone, "x"), selects(1, zone, "x"), selects(2, zone, "x"), selects(3, zone, "y")), nil, "NodesFull",
 		},

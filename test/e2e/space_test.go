@@ -7,6 +7,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -208,10 +209,18 @@ func ignoreNotFound(err error) error {
 func (s *space) clear() {
 	core, res := the.Client.CoreV1(), the.Client.ResourceV1()
 	all := metav1.ListOptions{}
-	_ = core.Pods(s.name).DeleteCollection(s.ctx, soon, all)
-	_ = res.ResourceClaimTemplates(s.name).DeleteCollection(s.ctx, metav1.DeleteOptions{}, all)
-	_ = res.ResourceClaims(s.name).DeleteCollection(s.ctx, metav1.DeleteOptions{}, all)
+	deleted := false
 	if err := the.Until(s.ctx, patience, "pods and claims of "+s.name+" to be gone", func(ctx context.Context) (bool, error) {
+		if !deleted {
+			if err := errors.Join(
+				core.Pods(s.name).DeleteCollection(ctx, soon, all),
+				res.ResourceClaimTemplates(s.name).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
+				res.ResourceClaims(s.name).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
+			); err != nil {
+				return false, err
+			}
+			deleted = true
+		}
 		claims, err := the.ResourceClaims(ctx, s.name)
 		if err != nil {
 			return false, err
