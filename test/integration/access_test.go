@@ -79,6 +79,62 @@ func TestThePluginWritesSlicesOfItsOwnNodePoolAndDriverOnly(t *testing.T) {
 	}
 }
 
+// Who has a node has the credentials of its kubelet too, which may write slices of its node in any pool.
+func TestAKubeletWritesSlicesOfItsOwnPoolOnly(t *testing.T) {
+	n := newNode(t, "t4")
+	other := newNode(t, "t4")
+	client, err := kubernetes.NewForConfig(impersonate("system:node:"+n.Name, "system:nodes", "system:authenticated"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := func(slice *resourceapi.ResourceSlice) error {
+		_, err := client.ResourceV1().ResourceSlices().Create(t.Context(), slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	eventually(t, "the policy is in force", func() error {
+		if create(sliceOf(other.Name, &n.Name, v1alpha1.DriverName)) == nil {
+			return errors.New("a slice of another node's pool is accepted")
+		}
+		return nil
+	})
+	expect(t, "create in another's pool", create(sliceOf(other.Name, &n.Name, v1alpha1.DriverName)), "node "+n.Name+" may not write a ResourceSlice of pool "+other.Name)
+	expect(t, "create in its pool", create(sliceOf(n.Name, &n.Name, v1alpha1.DriverName)), "")
+	expect(t, "create for another driver", create(sliceOf("any", &n.Name, "gpu.example.com")), "")
+	mine := n.adminCreateSlice(t, sliceOf(n.Name, &n.Name, v1alpha1.DriverName))
+	expect(t, "delete, as kubelets do of plugins that are gone", client.ResourceV1().ResourceSlices().Delete(t.Context(), mine.Name, metav1.DeleteOptions{}), "")
+}
+
+// Selectors that are right on what is documented must not fail on the slice of a node: kube-scheduler would not place the pod
+// on any other either.
+func TestThePluginPublishesAttributesOfTheDocumentedTypesOnly(t *testing.T) {
+	n := newNode(t, "t4")
+	client, err := kubernetes.NewForConfig(cluster.ConfigFor(n.token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := func(name resourceapi.QualifiedName, value resourceapi.DeviceAttribute) error {
+		slice := sliceOf(n.Name, &n.Name, v1alpha1.DriverName)
+		slice.Spec.Devices = []resourceapi.Device{{Name: "gpu-0", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{name: value}}}
+		_, err := client.ResourceV1().ResourceSlices().Create(t.Context(), slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	text := resourceapi.DeviceAttribute{StringValue: ptr.To("9.0.0")}
+	eventually(t, "the policy is in force", func() error {
+		if create("nodeWhole", text) == nil {
+			return errors.New("a string is accepted in place of a bool")
+		}
+		return nil
+	})
+	const denied = "with another type than documented"
+	expect(t, "a version as a string", create("cudaComputeCapability", text), denied)
+	expect(t, "a number as a string", create("nvswitchDomainFree", text), denied)
+	expect(t, "a bool as a string", create("nodeWhole", text), denied)
+	expect(t, "a string as a number", create("uuid", resourceapi.DeviceAttribute{IntValue: ptr.To(int64(1))}), denied)
+	expect(t, "the long name", create(v1alpha1.DriverName+"/nodeWhole", text), denied)
+	expect(t, "a version", create("cudaComputeCapability", resourceapi.DeviceAttribute{VersionValue: ptr.To("9.0.0")}), "")
+	expect(t, "one of a later release", create("later", text), "")
+}
+
 // sliceOf is an empty slice of a node, or of all nodes.
 func sliceOf(pool string, node *string, driver string) *resourceapi.ResourceSlice {
 	slice := &resourceapi.ResourceSlice{

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -32,6 +33,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/switchyard-dev/switchyard/api/v1alpha1"
+	"github.com/switchyard-dev/switchyard/pkg/resourcemodel"
 )
 
 // kinds are those of Kubernetes and ours.
@@ -307,5 +309,32 @@ func TestNodePolicyBindsTheServiceAccountOfTheDaemonSet(t *testing.T) {
 	}
 	if binding.Spec.PolicyName != policy.Name {
 		t.Errorf("the binding names policy %s, want %s", binding.Spec.PolicyName, policy.Name)
+	}
+}
+
+// An attribute that the policy does not know could be published with any type.
+func TestNodePolicyKnowsTheTypeOfEachAttribute(t *testing.T) {
+	policy := object[*admissionv1.ValidatingAdmissionPolicy](t, "switchyard-kubelet-plugin-resourceslices")
+	got := map[string][]string{}
+	for _, v := range policy.Spec.Variables {
+		if strings.HasPrefix(v.Expression, "[") {
+			for _, name := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(v.Expression, -1) {
+				got[v.Name] = append(got[v.Name], name[1])
+			}
+			slices.Sort(got[v.Name])
+		}
+	}
+	variables := map[string]string{"string": "strings", "int": "integers", "bool": "booleans", "version": "versions"}
+	want := map[string][]string{}
+	for _, f := range slices.Concat(resourcemodel.AttributeTable(), resourcemodel.SteeringAttributeTable(),
+		resourcemodel.PartitionAttributeTable(), resourcemodel.ShareAttributeTable()) {
+		want[variables[f.Type]] = append(want[variables[f.Type]], string(f.Name))
+	}
+	for name, list := range want {
+		slices.Sort(list)
+		want[name] = slices.Compact(list)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("the policy has the types %v, want %v", got, want)
 	}
 }
