@@ -52,6 +52,9 @@ func (e explanation) text() string {
 	case e.why.reason == ReasonNoFeasibleDomain:
 		text += " Next best: " + e.nextBest() + e.inTheWay() + "."
 	}
+	if class := e.request.view.ofClass(); len(class.repeated) > 0 {
+		text += " Not counted: " + e.repeatedMessage(class) + "."
+	}
 	return text
 }
 

@@ -37,6 +37,14 @@ func TestPlanChoosesDevices(t *testing.T) {
 			gangOf("g", 2, 2, scopes(v1alpha1.MemberNVSwitchDomain, v1alpha1.GangNVSwitchDomain)),
 			"node-a node-a.1 ×2: 4 5 6 7",
 		},
+		"without devices of which others have the id, and domains by their devices then": {
+			[]any{
+				a, b, sliceOf("node-a", gpu{domain: "d", id: "copied"}, gpu{domain: "d"}, gpu{domain: "d"}),
+				sliceOf("node-b", gpu{domain: "e", id: "copied"}),
+			},
+			gangOf("g", 2, 1),
+			"node-a d ×2: 1 2",
+		},
 		"nothing, where no domain has enough": {
 			[]any{a, hgx("node-a"), single("s1", "node-a", 0, 4)},
 			gangOf("g", 1, 4),

@@ -126,8 +126,8 @@ func TestRefusals(t *testing.T) {
 		},
 		"two devices with one id": {
 			[]any{a, sliceOf("node-a", gpu{domain: "d", id: "same"}, gpu{domain: "d", id: "same"})},
-			gangOf("g", 1, 1), placement.ReasonNotSupported,
-			`device gpu-0 of pool node-a and device gpu-1 of pool node-a have the same attribute id "same"`,
+			gangOf("g", 1, 1), placement.ReasonNoFeasibleDomain,
+			`Not counted: device gpu-0 of pool node-a and device gpu-1 of pool node-a have the same attribute id "same"`,
 		},
 		"a quota of claims": {
 			[]any{a, hgx("node-a"), quota("count/resourceclaims.resource.k8s.io", "3", "2")},

@@ -91,9 +91,6 @@ func (c *Cluster) newRequest(g Gang, v *view) (*request, *Refusal) {
 		r.scatteredDomains = r.scatteredDomains || domain == "" || i > 0 && domain != r.domain
 		r.node, r.domain = node, domain
 	}
-	if len(v.ofClass().repeated) > 0 {
-		return nil, &Refusal{Reason: ReasonNotSupported, Message: c.repeatedMessage(v.ofClass())}
-	}
 	r.class, r.view = v.class, v
 	return r, nil
 }
@@ -171,7 +168,7 @@ func (c *Cluster) repeatedMessage(v *view) string {
 	if len(same) < 2 {
 		return "two devices of the class have the same attribute id"
 	}
-	return fmt.Sprintf("device %s of pool %s and device %s of pool %s have the same attribute id %q: a plan could not tell them apart. Take one of them out of the DeviceClass %s",
+	return fmt.Sprintf("device %s of pool %s and device %s of pool %s have the same attribute id %q, and a plan could not tell them apart: take one of them out of the DeviceClass %s, or remove the node that does not have it any more",
 		same[0].id.Device, same[0].id.Pool, same[1].id.Device, same[1].id.Pool, same[0].attrID, v.class.Name)
 }
 

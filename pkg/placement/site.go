@@ -177,6 +177,10 @@ func (a *attempt) takes(u *use) bool {
 // availability is what a device of a slice is to the gang.
 func (a *attempt) availability(s *slice, i int, selected bool, left counters) availability {
 	r, seen := a.request, &s.glances[i]
+	// A node that publishes the ids of others, as one with a new name does, takes no more than these.
+	if repeated := r.view.ofClass().repeated; len(repeated) > 0 && repeated[s.devices[i].attrID] {
+		return useless
+	}
 	if selected && !seen.particular && r.only == nil {
 		if seen.allocated {
 			return busy
