@@ -292,7 +292,7 @@ func (o *defragOptions) movesText(out io.Writer, s *snapshot, moves []moveView, 
 			return err
 		}
 	}
-	if _, err := fmt.Fprintln(out, summary); err != nil {
+	if _, err := fmt.Fprintln(out, plain(summary)); err != nil {
 		return err
 	}
 	if !o.wide() || len(ruledOut) == 0 {
@@ -313,7 +313,7 @@ func (v defragView) summary() string {
 	if !v.Possible {
 		return fmt.Sprintf("gang %s: no moves. %s: %s", v.Gang, v.Reason, v.Message)
 	}
-	text := fmt.Sprintf("gang %s then gets %s", v.Gang, few(v.Domains))
+	text := fmt.Sprintf("gang %s then gets %s", v.Gang, plainLine(few(v.Domains)))
 	if v.Cost != "" {
 		text += "   cost: " + v.Cost
 	}

@@ -131,7 +131,7 @@ func (o *output) explained(out io.Writer, e explanation) error {
 	fmt.Fprintf(&b, "%s %s: %s\n", e.Kind, paint(bold, e.Namespace+"/"+e.Name), e.State)
 	for _, line := range []struct{ title, text string }{{"", e.Message}, {"Help: ", e.Help}, {"kube-scheduler: ", e.Scheduler}} {
 		if line.text != "" {
-			fmt.Fprintf(&b, "  %s%s\n", line.title, strings.ReplaceAll(line.text, "\n", "\n  ")) // a CEL error has lines
+			fmt.Fprintf(&b, "  %s%s\n", line.title, strings.ReplaceAll(plain(line.text), "\n", "\n  ")) // a CEL error has lines
 		}
 	}
 	if _, err := lipgloss.Fprint(out, b.String()); err != nil {

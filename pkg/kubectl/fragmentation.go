@@ -161,7 +161,7 @@ func (o *fragmentationOptions) text(out io.Writer, view fragmentationView, mix d
 	if len(view.Updating) > 0 {
 		summary += "\nnot counted, since their slices are being updated: " + few(view.Updating)
 	}
-	if _, err := fmt.Fprintf(out, "%s\n%s\n", summary, mixText(mix)); err != nil {
+	if _, err := fmt.Fprintf(out, "%s\n%s\n", plain(summary), mixText(mix)); err != nil {
 		return err
 	}
 	if !o.wide() {
@@ -202,7 +202,7 @@ func (l levelView) summary() string {
 	}
 	text += fmt.Sprintf("; whole domains %d of %d", l.WholeDomains, l.Domains)
 	if l.LargestFreeBlock > 0 {
-		text += fmt.Sprintf("; largest free block %d (%s)", l.LargestFreeBlock, l.LargestFreeDomain)
+		text += fmt.Sprintf("; largest free block %d (%s)", l.LargestFreeBlock, plainLine(l.LargestFreeDomain))
 	}
 	if l.FreeWithoutDomain > 0 {
 		text += fmt.Sprintf("; %d of the free in no domain", l.FreeWithoutDomain)

@@ -84,7 +84,7 @@ func matrix(n nodeView, headers bool) string {
 		if g.NUMANode != nil {
 			numa = strconv.FormatInt(*g.NUMANode, 10)
 		}
-		write(append(cells, fmt.Sprintf("%-5s %s", numa, orDash(g.Domain)))...)
+		write(append(cells, fmt.Sprintf("%-5s %s", numa, orDash(plainLine(g.Domain))))...)
 	}
 	if headers {
 		b.WriteString("\n")

@@ -98,6 +98,13 @@ func (o *output) table(out io.Writer, table *metav1.Table) error {
 	return err
 }
 
+// plain is a text without what would make the terminal do something, as tables have it: nodes publish what names they like,
+// and users write messages.
+func plain(text string) string { return printers.EscapeTerminal(text) }
+
+// plainLine is a plain text of one line.
+func plainLine(text string) string { return strings.ReplaceAll(plain(text), "\n", "\\n") }
+
 // columns makes the columns of a table; those whose name begins with + are for wide only.
 func columns(names ...string) []metav1.TableColumnDefinition {
 	var list []metav1.TableColumnDefinition

@@ -147,7 +147,7 @@ func (g *gpuView) symbol() string {
 // picture draws the node: a line for itself and one for each domain.
 func picture(n nodeView) string {
 	var b strings.Builder
-	about := []string{paint(bold, n.Name), products(n.GPUs)}
+	about := []string{paint(bold, n.Name), plainLine(products(n.GPUs))}
 	if n.DriverVersion != "" {
 		about = append(about, "driver "+n.DriverVersion)
 	}
@@ -183,7 +183,7 @@ func picture(n nodeView) string {
 	return b.String()
 }
 
-func (d domainView) title() string { return cmp.Or(d.Name, "no domain") }
+func (d domainView) title() string { return cmp.Or(plainLine(d.Name), "no domain") }
 
 // products counts GPUs by product.
 func products(gpus []gpuView) string {
