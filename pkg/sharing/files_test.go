@@ -6,6 +6,7 @@ package sharing
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -154,6 +155,16 @@ func TestSeveralMayLinkTheDriversLibrariesAtOnce(t *testing.T) {
 		}
 		if err := group.Wait(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// A container can answer in the daemon's place, since the daemon's socket lies in a directory that it may write to.
+func TestAnAnswerWithoutEndIsNotRead(t *testing.T) {
+	for _, to := range []string{"1", "2"} {
+		answer, err := run(exec.CommandContext(t.Context(), "sh", "-c", "head -c 1000000 /dev/zero >&"+to))
+		if err == nil || !strings.Contains(err.Error(), "it says more than 65536 bytes") {
+			t.Errorf("stream %s: got an answer of %d bytes and %v", to, len(answer), err)
 		}
 	}
 }

@@ -45,13 +45,35 @@ func (s SMI) SetTimeSlice(ctx context.Context, gpuUUID string, interval int) err
 // run runs a program to its end and returns what it answers. Warnings are no part of that. An error says what the
 // program said last, which programs of the driver do in their answer.
 func run(cmd *exec.Cmd) (string, error) {
-	var answer, complaints bytes.Buffer
+	var answer, complaints bounded
 	cmd.Stdout, cmd.Stderr = &answer, &complaints
-	if err := cmd.Run(); err != nil {
+	err := cmd.Run()
+	if err = cmp.Or(answer.err, complaints.err, err); err != nil {
 		return "", fmt.Errorf("%w: %s", err, cmp.Or(lastLine(answer.String()), lastLine(complaints.String())))
 	}
 	return strings.TrimSpace(answer.String()), nil
 }
+
+// maxAnswer is far above what programs of the driver say. What a daemon's control program says comes through a directory that
+// containers write to.
+const maxAnswer = 64 << 10
+
+// bounded keeps what a program says, until that is too much.
+type bounded struct {
+	said bytes.Buffer
+	err  error
+}
+
+// Write implements io.Writer.
+func (b *bounded) Write(data []byte) (int, error) {
+	if b.said.Len()+len(data) > maxAnswer {
+		b.err = fmt.Errorf("it says more than %d bytes", maxAnswer)
+		return 0, b.err
+	}
+	return b.said.Write(data)
+}
+
+func (b *bounded) String() string { return b.said.String() }
 
 // lastLine is what a program said last, bounded.
 func lastLine(output string) string {
