@@ -86,6 +86,10 @@ func (d *Daemons) Ensure(ctx context.Context, spec Spec) (Endpoint, error) {
 		return Endpoint{}, fmt.Errorf("MPS daemon %s: its shared memory is in %s and not in %s: give the plugin's --mps-shm-dir and the supervisor's --shm-dir one value",
 			spec.ID, status.SharedMemoryDir, d.endpoint(spec.ID).SharedMemoryDir)
 	}
+	// The supervisor sees the directory mounted, and not what the path leads to on the host. Here it may not be seen at all.
+	if err := checkOwn(d.sharedMemoryDir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Endpoint{}, fmt.Errorf("MPS daemon %s: %w", spec.ID, err)
+	}
 	return d.endpoint(spec.ID), nil
 }
 
@@ -125,7 +129,8 @@ func (d *Daemons) Remove(ctx context.Context, id string) error {
 	}
 	err := d.wait(ctx, func() (bool, error) {
 		if !d.supervised() {
-			return true, errors.Join(os.RemoveAll(d.layout.daemon(id)), remove(d.layout.status(id)))
+			// The directory stays: by it the next supervisor knows that there is shared memory to remove.
+			return true, errors.Join(empty(d.layout.daemon(id)), remove(d.layout.status(id)))
 		}
 		_, err := os.Lstat(d.layout.status(id))
 		return errors.Is(err, fs.ErrNotExist), nil

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/switchyard-dev/switchyard/internal/atomicfile"
 )
@@ -228,6 +229,20 @@ func (l layout) prepare(mine string) error {
 	}
 	if _, err := atomicfile.RemoveStale(mine, func(base string) bool { _, ok := idOf(base); return ok }); err != nil {
 		return fmt.Errorf("tidy the directory for MPS daemons: %w", err)
+	}
+	return nil
+}
+
+// checkOwn returns an error unless a directory is this user's, and nobody else can put anything there. Any user of the node
+// may make a directory or a link in /dev/shm, and what lies there is mounted into containers.
+func checkOwn(dir string) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || !ok || int(stat.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%s must be a directory that user %d alone may write to: remove what is there", dir, os.Geteuid())
 	}
 	return nil
 }

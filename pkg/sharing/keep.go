@@ -136,8 +136,10 @@ func (s *Supervisor) start(ctx context.Context, spec Spec) (*daemon, error) {
 	pipe, logs, shm := s.layout.pipeDir(spec.ID), s.layout.logDir(spec.ID), sharedMemory(s.options.SharedMemoryDir, spec.ID)
 	killLeftovers(ctx, s.pipeDirectory(spec.ID))
 	err = errors.Join(os.MkdirAll(pipe, dirPerm), empty(pipe), os.MkdirAll(logs, 0o700), empty(logs),
-		os.MkdirAll(shm, dirPerm), os.Chmod(shm, sharedMemoryPerm),
 		os.MkdirAll(s.options.RunDir, dirPerm), link(s.layout.daemon(spec.ID), s.shortcut(spec.ID)))
+	if err == nil { // last: by the daemon's directory it is known that there is one
+		err = makeSharedMemory(s.options.SharedMemoryDir, shm)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("make the daemon's directories: %w", err)
 	}
@@ -167,6 +169,17 @@ func (s *Supervisor) start(ctx context.Context, spec Spec) (*daemon, error) {
 		close(d.done)
 	}()
 	return d, nil
+}
+
+// makeSharedMemory makes a daemon's shared memory in the directory for all of them.
+func makeSharedMemory(dir, shm string) error {
+	if err := os.MkdirAll(dir, dirPerm); err != nil {
+		return err
+	}
+	if err := checkOwn(dir); err != nil {
+		return err
+	}
+	return errors.Join(os.MkdirAll(shm, dirPerm), os.Chmod(shm, sharedMemoryPerm))
 }
 
 // launch is the command that becomes a program of the driver, with a directory as its /dev/shm.
@@ -361,9 +374,12 @@ func boundLogs(dir string) error {
 	return errors.Join(errs...)
 }
 
-// empty removes what is in a directory.
+// empty removes what is in a directory. One that is not there has nothing.
 func empty(dir string) error {
 	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	errs := []error{err}
 	for _, entry := range entries {
 		errs = append(errs, os.RemoveAll(filepath.Join(dir, entry.Name())))

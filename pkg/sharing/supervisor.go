@@ -139,15 +139,14 @@ func (s *Supervisor) sweep(ctx context.Context) {
 		_, err := os.Lstat(s.layout.spec(id))
 		return err == nil
 	}
-	for _, dir := range []string{s.layout.daemons(), s.options.SharedMemoryDir} {
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			klog.FromContext(ctx).Error(err, "Cannot look for what is left of MPS daemons", "directory", dir)
-		}
-		for _, entry := range entries {
-			if validID(entry.Name()) && !asked(entry.Name()) {
-				s.tidy(ctx, entry.Name())
-			}
+	// Not in the directory for shared memory, which others could have put there: what they have in it is not ours to remove.
+	entries, err := os.ReadDir(s.layout.daemons())
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot look for what is left of MPS daemons", "directory", s.layout.daemons())
+	}
+	for _, entry := range entries {
+		if validID(entry.Name()) && !asked(entry.Name()) {
+			s.tidy(ctx, entry.Name())
 		}
 	}
 	ids, err := list(s.layout.statuses())
@@ -263,12 +262,10 @@ func (s *Supervisor) retire(ctx context.Context, id string, r *runner) bool {
 // tidy removes the files of a daemon that has ended, its status last.
 func (s *Supervisor) tidy(ctx context.Context, id string) {
 	killLeftovers(ctx, s.pipeDirectory(id))
-	err := errors.Join(
-		os.RemoveAll(s.layout.daemon(id)),
-		os.RemoveAll(sharedMemory(s.options.SharedMemoryDir, id)),
-		remove(s.shortcut(id)),
-		remove(s.layout.status(id)),
-	)
+	err := os.RemoveAll(sharedMemory(s.options.SharedMemoryDir, id)) // first: the other directory tells that it is there
+	if err == nil {
+		err = errors.Join(os.RemoveAll(s.layout.daemon(id)), remove(s.shortcut(id)), remove(s.layout.status(id)))
+	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot remove all files of an MPS daemon", "daemon", id)
 		return

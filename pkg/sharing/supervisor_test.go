@@ -292,6 +292,49 @@ func TestANewSupervisorStartsWhatEndedWithTheOldOne(t *testing.T) {
 	}
 }
 
+// Any user of a node may put something where the directory for shared memory is to be, as long as there is none.
+func TestSharedMemoryIsNowhereThatOthersChose(t *testing.T) {
+	for name, put := range map[string]func(m *machine, dir string){
+		"a link":                      func(m *machine, dir string) { m.must(os.Symlink(filepath.Join(m.dir, "theirs"), dir)) },
+		"a directory of another user": func(m *machine, dir string) { m.must(errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, 1000, 1000))) },
+		"one that all may write to":   func(m *machine, dir string) { m.must(errors.Join(os.Mkdir(dir, 0o755), os.Chmod(dir, 0o777))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			theirs, dir := filepath.Join(m.dir, "theirs"), filepath.Join(m.dir, "shm")
+			m.must(os.Mkdir(theirs, 0o755))
+			put(m, dir)
+			precious := filepath.Join(dir, "etc") // might be the ID of a daemon
+			m.must(os.Mkdir(precious, 0o755))
+			m.supervise()
+			if _, err := m.ensure(spec("a", Device{UUID: gpu0})); err == nil || !strings.Contains(err.Error(), dir+" must be a directory that user 0 alone may write to") {
+				t.Errorf("got %v", err)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "a")); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("shared memory was made there: %v", err)
+			}
+			m.remove("a")
+			if _, err := os.Stat(precious); err != nil {
+				t.Errorf("what was there is gone: %v", err)
+			}
+		})
+	}
+}
+
+// In the supervisor's pod the directory is mounted, and whatever the path leads to on the host looks like one.
+func TestSharedMemoryThatIsALinkOnTheHostIsNotMounted(t *testing.T) {
+	m := newMachine(t)
+	m.supervise()
+	want := spec("a", Device{UUID: gpu0})
+	_, err := m.ensure(want)
+	m.must(err)
+	dir := filepath.Join(m.dir, "shm")
+	m.must(errors.Join(os.Rename(dir, dir+"-2"), os.Symlink(dir+"-2", dir)))
+	if _, err := m.ensure(want); err == nil || !strings.Contains(err.Error(), "must be a directory") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestADaemonWithOtherLimitsTakesThePlaceOfTheOld(t *testing.T) {
 	m := newMachine(t)
 	m.supervise()
