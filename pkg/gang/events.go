@@ -12,6 +12,10 @@ import (
 	"github.com/switchyard-dev/switchyard/pkg/placement"
 )
 
+// maxTold is how many pods get an Event of their own: as many as the largest gang has members. Any number of pods may name a
+// template, and what waits for the API server is bounded, for all gangs together.
+const maxTold = 256
+
 // events are about conditions whose reason changed: Running's on the GangClaim, and Planned's also on the pods
 // that wait, where most people look first. What passes by itself, and messages that only count on, are in the
 // conditions alone: a gang of many pods would fill the cluster with Events.
@@ -27,7 +31,7 @@ func (t *turn) events() []Event {
 	}
 	if c := t.changed(v1alpha1.ConditionPlanned); c != nil && !passing(c.Reason) {
 		e := tell(c.Status == metav1.ConditionFalse && warns(c.Reason), c.Reason, c.Message)
-		for _, m := range t.candidates {
+		for _, m := range t.candidates[:min(len(t.candidates), maxTold)] {
 			e.Pod = m.pod
 			out = append(out, e)
 		}

@@ -262,6 +262,26 @@ func TestMessagesNameAtMostFivePods(t *testing.T) {
 	}
 }
 
+func TestThousandsOfPodsGetNoEventEach(t *testing.T) {
+	claim, _ := testGang()
+	claim.Finalizers = []string{Finalizer}
+	var pods []*corev1.Pod
+	for i := range 3000 {
+		name := fmt.Sprintf("pod-%d", i)
+		pods = append(pods, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID(name)},
+			Spec:       corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpus", ResourceClaimTemplateName: &claim.Name}}},
+		})
+	}
+	d := Decide(Observation{Now: noon, Claim: claim, Pods: pods})
+	if c := condition(d.Status.Conditions, v1alpha1.ConditionPlanned); c == nil || c.Reason != ReasonTooManyMembers {
+		t.Fatalf("got %+v, want %s", c, ReasonTooManyMembers)
+	}
+	if len(d.Events) < 3 || len(d.Events) > 260 {
+		t.Errorf("%d Events for %d pods", len(d.Events), len(pods))
+	}
+}
+
 func TestTimesHaveDefaults(t *testing.T) {
 	claim, plan := testGang()
 	if schedulingTimeout(claim) != 10*time.Minute || restartGracePeriod(claim) != 5*time.Minute {
