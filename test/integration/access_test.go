@@ -8,6 +8,7 @@ package integration
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -133,6 +134,17 @@ func TestThePluginPublishesAttributesOfTheDocumentedTypesOnly(t *testing.T) {
 	expect(t, "the long name", create(v1alpha1.DriverName+"/nodeWhole", text), denied)
 	expect(t, "a version", create("cudaComputeCapability", resourceapi.DeviceAttribute{VersionValue: ptr.To("9.0.0")}), "")
 	expect(t, "one of a later release", create("later", text), "")
+
+	full := sliceOf(n.Name, &n.Name, v1alpha1.DriverName)
+	for i := range resourceapi.ResourceSliceMaxDevices {
+		device := resourceapi.Device{Name: fmt.Sprintf("gpu-%d", i), Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}}
+		for j := range resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
+			device.Attributes[resourceapi.QualifiedName(fmt.Sprintf("later%d", j))] = text
+		}
+		full.Spec.Devices = append(full.Spec.Devices, device)
+	}
+	_, err = client.ResourceV1().ResourceSlices().Create(t.Context(), full, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	expect(t, "as many as a slice has", err, "") // the policy's budget of CEL is enough
 }
 
 // sliceOf is an empty slice of a node, or of all nodes.
