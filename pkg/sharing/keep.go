@@ -149,13 +149,13 @@ func (s *Supervisor) start(ctx context.Context, spec Spec) (*daemon, error) {
 	}
 	d := &daemon{
 		done: make(chan struct{}), output: &tail{}, pipeDirectory: s.pipeDirectory(spec.ID), logDir: logs,
-		control: s.launch("", program),
+		control: s.launch(spec.ID, "", program),
 		environ: environment(program, libraries,
 			"CUDA_MPS_PIPE_DIRECTORY="+s.pipeDirectory(spec.ID),
 			"CUDA_MPS_LOG_DIRECTORY="+filepath.Join(s.shortcut(spec.ID), "log"),
 			"CUDA_VISIBLE_DEVICES="+strings.Join(uuids, ",")),
 	}
-	args := s.launch(shm, program, "-f")
+	args := s.launch(spec.ID, shm, program, "-f")
 	d.cmd = exec.Command(args[0], args[1:]...)
 	d.cmd.Dir, d.cmd.Env = "/", d.environ
 	d.cmd.Stdout, d.cmd.Stderr = d.output, d.output
@@ -182,9 +182,10 @@ func makeSharedMemory(dir, shm string) error {
 	return errors.Join(os.MkdirAll(shm, dirPerm), os.Chmod(shm, sharedMemoryPerm))
 }
 
-// launch is the command that becomes a program of the driver, with a directory as its /dev/shm.
-func (s *Supervisor) launch(shm string, program ...string) []string {
-	return slices.Concat(s.options.Launcher, []string{strconv.Itoa(os.Getpid()), shm}, program)
+// launch is the command that becomes a program of the driver for a daemon, with a directory as its /dev/shm if that is not
+// empty. It is to have a mount namespace of its own.
+func (s *Supervisor) launch(id, shm string, program ...string) []string {
+	return slices.Concat(s.options.Launcher, []string{strconv.Itoa(os.Getpid()), string(s.layout), s.layout.daemon(id), shm}, program)
 }
 
 // ended says how the daemon ended.
@@ -303,6 +304,7 @@ func (d *daemon) command(ctx context.Context, command string) (string, error) {
 	cmd := exec.CommandContext(ctx, d.control[0], d.control[1:]...)
 	cmd.Dir, cmd.Env = "/", d.environ
 	cmd.Stdin = strings.NewReader(command + "\n")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.WaitDelay = time.Second
 	answer, err := run(cmd)
 	if err != nil {

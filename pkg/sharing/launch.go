@@ -20,20 +20,23 @@ var daemonCapabilities = []uintptr{unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_CH
 // lastCapability is above all that kernels have; they say so with EINVAL.
 const lastCapability = 63
 
-// Launch becomes a program of the driver, which ends with its parent: "PARENT DIR PROGRAM [ARGUMENT...]", with the
-// parent's process ID and a directory that is to be its /dev/shm, or "" for none. With one it must be in a mount
-// namespace of its own. It returns only if it fails.
+// Launch becomes a program of the driver for one daemon, which ends with its parent: "PARENT ALL OWN SHM PROGRAM [ARGUMENT...]",
+// with the parent's process ID, the directory of all daemons, that of this daemon below it, which alone stays to be seen, and a
+// directory that is to be its /dev/shm, or "" for none. It must be in a mount namespace of its own. It returns only if it fails.
 func Launch(args []string) error {
 	// Capabilities, and the signal at the parent's death, are a thread's.
 	runtime.LockOSThread()
-	if len(args) < 3 {
-		return errors.New("launch: want PARENT DIR PROGRAM [ARGUMENT...]")
+	if len(args) < 5 {
+		return errors.New("launch: want PARENT ALL OWN SHM PROGRAM [ARGUMENT...]")
 	}
 	parent, err := strconv.Atoi(args[0])
 	if err != nil {
 		return fmt.Errorf("launch: process ID of the parent: %w", err)
 	}
-	shm, program := args[1], args[2:]
+	all, own, shm, program := args[1], args[2], args[3], args[4:]
+	if err := hideOthers(all, own); err != nil {
+		return fmt.Errorf("launch %s: hide the directories of other daemons: %w", program[0], err)
+	}
 	if shm != "" {
 		if err := unix.Mount(shm, "/dev/shm", "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("launch %s: mount %s as /dev/shm: %w", program[0], shm, err)
@@ -50,6 +53,23 @@ func Launch(args []string) error {
 		return fmt.Errorf("launch %s: the parent has ended", program[0])
 	}
 	return fmt.Errorf("launch %s: %w", program[0], unix.Exec(program[0], program, os.Environ()))
+}
+
+// hideOthers leaves in a directory nothing but one below it. The programs of a daemon follow links that containers may put into
+// its pipe directory: they must not lead to another daemon, or to what is asked of daemons.
+func hideOthers(all, own string) error {
+	dir, err := unix.Open(own, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(dir) }()
+	if err := unix.Mount("tmpfs", all, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=64k"); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(own, dirPerm); err != nil {
+		return err
+	}
+	return unix.Mount(fmt.Sprintf("/proc/self/fd/%d", dir), own, "", unix.MS_BIND, "")
 }
 
 // dropPrivileges gives up all capabilities but those of a daemon, for good.

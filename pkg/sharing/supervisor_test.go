@@ -292,6 +292,30 @@ func TestANewSupervisorStartsWhatEndedWithTheOldOne(t *testing.T) {
 	}
 }
 
+// Containers may write to the pipe directory of their daemon.
+func TestALinkToTheSocketOfAnotherDaemonLeadsNowhere(t *testing.T) {
+	for name, other := range map[string]func(m *machine) string{
+		"by the daemon's directory":    func(m *machine) string { return m.daemons.layout.pipeDir("b") },
+		"by the supervisor's shortcut": func(m *machine) string { return m.supervisor().pipeDirectory("b") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			m.supervise()
+			endpoint, err := m.ensure(spec("a", Device{UUID: gpu0}))
+			m.must(err)
+			_, err = m.ensure(spec("b", Device{UUID: gpu1}))
+			m.must(err)
+			before := m.status("b")
+			control := filepath.Join(endpoint.PipeDir, "control")
+			m.must(errors.Join(os.Remove(control), os.Symlink(filepath.Join(other(m), "control"), control)))
+			m.remove("a") // which tells the daemon to quit, and waits for it
+			if running := m.running(); len(running) != 1 || running[0].PID != before.PID {
+				t.Errorf("%+v run, want the other daemon as it was: %+v", running, before)
+			}
+		})
+	}
+}
+
 // Any user of a node may put something where the directory for shared memory is to be, as long as there is none.
 func TestSharedMemoryIsNowhereThatOthersChose(t *testing.T) {
 	for name, put := range map[string]func(m *machine, dir string){
