@@ -102,7 +102,10 @@ func TestAKubeletWritesSlicesOfItsOwnPoolOnly(t *testing.T) {
 	expect(t, "create in its pool", create(sliceOf(n.Name, &n.Name, v1alpha1.DriverName)), "")
 	expect(t, "create for another driver", create(sliceOf("any", &n.Name, "gpu.example.com")), "")
 	mine := n.adminCreateSlice(t, sliceOf(n.Name, &n.Name, v1alpha1.DriverName))
-	expect(t, "delete, as kubelets do of plugins that are gone", client.ResourceV1().ResourceSlices().Delete(t.Context(), mine.Name, metav1.DeleteOptions{}), "")
+	// The authorizer of nodes learns of a slice a moment after it was made.
+	eventually(t, "delete, as kubelets do of plugins that are gone", func() error {
+		return client.ResourceV1().ResourceSlices().Delete(t.Context(), mine.Name, metav1.DeleteOptions{})
+	})
 }
 
 // Selectors that are right on what is documented must not fail on the slice of a node: kube-scheduler would not place the pod
